@@ -1,0 +1,15 @@
+"""The shared advantage core: NumPy and the standard library only.
+
+>>> from fade_sim.advantage import make, weight_table, advantages
+>>> advantages([1, 0, 0, 0], [7, 7, 7, 7], make("dr_grpo")).tolist()
+[0.75, -0.25, -0.25, -0.25]
+"""
+
+from fade_sim.advantage import controller
+from fade_sim.advantage.methods import RULES, Method, describe, make, methods, resolve
+from fade_sim.advantage.table import BatchStats, advantages, batch_scale, weight_table
+
+__all__ = [
+    "RULES", "BatchStats", "Method", "advantages", "batch_scale", "controller", "describe", "make", "methods",
+    "resolve", "weight_table",
+]

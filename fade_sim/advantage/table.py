@@ -1,0 +1,221 @@
+"""Weights as a table: row c of a (G+1, 2) table weighs a group with c successes of G rollouts.
+
+Everything downstream reads tables or advantages and never a method's name.
+"""
+
+import sys
+import warnings
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fade_sim.advantage.methods import Method
+from fade_sim.advantage.rules import Group
+from fade_sim.errors import InputError
+
+
+class BatchStats(NamedTuple):
+    """Successes and sizes of the groups of a batch, each of shape (P,)."""
+
+    successes: np.ndarray
+    sizes: np.ndarray
+
+
+def weight_table(method: Method, group_size: int, *, batch: BatchStats | None = None) -> np.ndarray:
+    """Signed weights, float64 (G+1, 2): row c = c successes; column 0 a success, column 1 a failure.
+
+    Signed as added to the objective: dr_grpo row c is (1 - c/G, -c/G). The two cells that no
+    rollout can have, [0, 0] and [G, 1], are 0. Always finite. Raises InputError for an adaptive
+    method (resolve it first) and for a group size at which the rule is undefined. `batch` is read
+    only by rules that depend on the whole batch.
+    """
+    if isinstance(group_size, (bool, np.bool_)) or not isinstance(group_size, (int, np.integer)) or group_size < 1:
+        raise InputError(f"group_size is {group_size!r}, expected an integer of at least 1")
+    return _table(method, int(group_size)).copy()
+
+
+@lru_cache(maxsize=1024)
+def _table(method: Method, G: int) -> np.ndarray:
+    rule, params = method.rule, method.params
+    if rule.adaptive:
+        raise InputError(f"{method.name} is adaptive: pass resolve(method, *controller.gains(state)) instead")
+    rule.check_size(params, G)
+    table = np.zeros((G + 1, 2))
+    if method.name == "table":
+        table[:] = params["weights"]
+    elif G > 1 or not rule.group_baseline:
+        c = np.arange(G + 1)
+        group = Group(mean=c / G, variance=(c / G) * (1 - c / G), inv_size=1 / G)
+        table[:, 0] = method.expression(1.0, group)
+        table[:, 1] = method.expression(0.0, group)
+    table[0, 0] = table[G, 1] = 0.0
+    table += 0.0  # -0.0 becomes 0.0
+    if not np.isfinite(table).all():
+        raise InputError(f"{method.label} overflows at group size {G}")
+    table.setflags(write=False)
+    return table
+
+
+def advantages(rewards, groups=None, method: Method | None = None, *, valid=None, batch=None, continuous=False):
+    """Advantage of each rollout, from rewards and group ids.
+
+    rewards: (N,) with ids `groups` (N,) of any integers in any order, ragged; or (P, G) with
+    groups=None. NumPy, lists or torch in; the same kind, shape and device out. Floats keep their
+    dtype (computed in float64, rounded once); ints and bools become float64, float32 on torch.
+    valid: True where a rollout counts; False gives weight 0 and leaves the baseline.
+    Rewards must be 0 or 1; continuous=True takes [0, 1], where a success is a reward of at least
+    the group mean. Raises InputError on anything else, naming the first offender.
+    """
+    if method is None:
+        raise InputError("advantages needs a method, for example make('dr_grpo')")
+    if method.rule.adaptive:
+        _table(method, 2)  # raises, and says what to pass instead
+    torch = sys.modules.get("torch") if hasattr(rewards, "detach") else None
+    r = _rewards(rewards)
+    shape = r.shape
+    ids = _groups(groups, shape)
+    keep = _valid(valid, shape)
+    r = r.reshape(-1)
+    _check_values(r, keep, continuous)
+
+    size = np.bincount(ids, weights=keep)
+    r = np.where(keep, r, 0.0)
+    total = np.bincount(ids, weights=r, minlength=len(size))
+    _warn_singletons(size, method)
+    if continuous:
+        out = _continuous(r, ids, keep, size, total, method)
+    else:
+        out = _gather(r, ids, size, total, method)
+    out = np.where(keep, out, 0.0).reshape(shape)
+    if torch is not None:
+        dtype = rewards.dtype if rewards.dtype.is_floating_point else torch.float32
+        return torch.from_numpy(out).to(device=rewards.device, dtype=dtype)
+    dtype = getattr(rewards, "dtype", None)
+    return out.astype(dtype) if dtype is not None and dtype.kind == "f" else out
+
+
+def batch_scale(numerator: Method, denominator: Method, batch: BatchStats) -> float | None:
+    """sum|A| of one method over sum|A| of another on the same batch; None where the latter is 0."""
+    sums = [0.0, 0.0]
+    for k, method in enumerate((numerator, denominator)):
+        for c, G in zip(batch.successes, batch.sizes, strict=True):
+            w = _table(method, int(G))[int(c)]
+            sums[k] += c * abs(w[0]) + (G - c) * abs(w[1])
+    return sums[0] / sums[1] if sums[1] > 0 else None
+
+
+# --- input ------------------------------------------------------------------------------------------
+
+
+def _plain(x):
+    """A NumPy view of an array, list or torch tensor (bfloat16 has no NumPy twin: widened)."""
+    if hasattr(x, "detach"):
+        x = x.detach()
+        if str(x.dtype) == "torch.bfloat16":
+            x = x.float()
+        return x.cpu().numpy()
+    return x
+
+
+def _rewards(rewards) -> np.ndarray:
+    plain = _plain(rewards)
+    if isinstance(plain, (list, tuple)):
+        flat = [v for row in plain for v in (row if isinstance(row, (list, tuple)) else [row])]
+        for i, v in enumerate(flat):
+            if not isinstance(v, (int, float, np.number, np.bool_)):
+                raise InputError(f"reward {i} is {v!r}, expected 0 or 1")
+    try:
+        r = np.asarray(plain)
+    except ValueError:
+        raise InputError("rewards has rows of different lengths: pass a flat list and group ids") from None
+    if r.dtype.kind not in "fiub":
+        raise InputError(f"rewards has dtype {r.dtype}, expected numbers 0 or 1")
+    if r.ndim not in (1, 2) or r.size == 0:
+        raise InputError(f"rewards has shape {r.shape}, expected (N,) with group ids, or (P, G)")
+    return r.astype(np.float64)
+
+
+def _groups(groups, shape) -> np.ndarray:
+    """Ids 0..n-1 per rollout, flat; any order and any integers in."""
+    if groups is None:
+        if len(shape) != 2:
+            raise InputError("rewards is flat: pass group ids, or rewards of shape (P, G)")
+        return np.repeat(np.arange(shape[0]), shape[1])
+    ids = np.asarray(_plain(groups))
+    if ids.shape != shape or len(shape) != 1:
+        raise InputError(f"{ids.size} group ids of shape {ids.shape} for rewards of shape {shape}, expected one per rollout")
+    if ids.dtype.kind not in "iu":
+        raise InputError(f"group ids have dtype {ids.dtype}, expected integers")
+    low = int(ids.min())
+    if int(ids.max()) - low < 4 * ids.size:  # dense ids: no sort needed
+        return (ids.astype(np.int64) - low) if ids.dtype.kind == "i" else (ids - np.asarray(low, ids.dtype)).astype(np.int64)
+    return np.unique(ids, return_inverse=True)[1].reshape(-1)
+
+
+def _valid(valid, shape) -> np.ndarray:
+    if valid is None:
+        return np.ones(int(np.prod(shape)), dtype=bool)
+    keep = np.asarray(_plain(valid))
+    if keep.shape != shape:
+        raise InputError(f"valid has shape {keep.shape}, expected {shape}")
+    if not np.isin(keep, (0, 1)).all():
+        raise InputError("valid must be True or False for each rollout")
+    return keep.reshape(-1).astype(bool)
+
+
+def _check_values(r, keep, continuous) -> None:
+    good = (r >= 0) & (r <= 1) if continuous else (r == 0) | (r == 1)
+    bad = np.flatnonzero(keep & ~good)
+    if bad.size:
+        expected = "a number in [0, 1]" if continuous else "0 or 1"
+        more = f" ({bad.size} such rewards)" if bad.size > 1 else ""
+        raise InputError(f"reward {bad[0]} is {r[bad[0]]:g}, expected {expected}{more}")
+
+
+def _warn_singletons(size, method: Method) -> None:
+    lonely = int((size == 1).sum())
+    if lonely and method.rule.group_baseline:
+        warnings.warn(
+            f"{lonely} of {int((size > 0).sum())} groups have a single rollout: {method.name} has no baseline "
+            "for them, so they get weight 0 (are the group ids unique per rollout?)",
+            stacklevel=3,
+        )
+
+
+# --- weights ----------------------------------------------------------------------------------------
+
+
+def _gather(r, ids, size, total, method: Method) -> np.ndarray:
+    """Look each rollout up in the table of its group's size."""
+    sizes = np.unique(size[size > 0]).astype(np.int64)
+    offset = np.zeros(int(size.max()) + 1, dtype=np.int64)
+    tables, at = [], 0
+    for G in sizes:
+        offset[G] = at
+        tables.append(_table(method, int(G)))
+        at += G + 1
+    if not tables:
+        return np.zeros_like(r)
+    row = offset[size.astype(np.int64)] + total.astype(np.int64)
+    flat = np.concatenate(tables).reshape(-1)
+    return flat[2 * row[ids] + 1 - r.astype(np.int64)]
+
+
+def _continuous(r, ids, keep, size, total, method: Method) -> np.ndarray:
+    """The expression itself, in float64, with exact zeros for groups of identical rewards."""
+    if not method.rule.continuous:
+        raise InputError(f"{method.name} is defined for rewards 0 and 1 only, not for continuous=True")
+    n = np.maximum(size, 1)
+    highest, lowest = np.full(len(size), -np.inf), np.full(len(size), np.inf)
+    np.maximum.at(highest, ids[keep], r[keep])
+    np.minimum.at(lowest, ids[keep], r[keep])
+    same = highest <= lowest
+    mean = np.where(same, highest, total / n)
+    centred = np.where(keep, r - mean[ids], 0.0)
+    variance = np.where(same, 0.0, np.bincount(ids, weights=centred**2, minlength=len(size)) / n)
+    group = Group(mean=mean[ids], variance=variance[ids], inv_size=1 / n[ids])
+    out = np.where(keep, r, 0.0)
+    out = np.asarray(method.expression(out, group)) + np.zeros_like(r)
+    alone = (size == 1) & method.rule.group_baseline
+    return np.where(alone[ids], 0.0, out)
