@@ -1,0 +1,386 @@
+"""Strict configuration: frozen records, TOML in and out, every key known, one-line errors.
+
+`[method]` and `[controller]` are shared by the simulator and the trainer. `[train]` and `[world]`
+drive the simulator. `[[compare]]` rows override [method] (and, in a sub-table, [controller]);
+`[[regime]]` rows override [train] and [world], so that one run shows a rule under several
+dynamics. Command-line overrides win over everything.
+"""
+
+import math
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fade_sim.advantage import RULES, Method, controller, make
+from fade_sim.errors import InputError, nearest
+
+Count = Annotated[int, Meta(ge=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dynamics, the same for every rule that a run compares."""
+
+    mode: Literal["sampled", "expected"] = "sampled"  # expected: exact mean over groups, all prompts
+    steps: Count = 1500
+    prompts: Count = 16  # prompts per step (B), drawn with replacement
+    group_size: Count = 16  # rollouts per prompt (G)
+    lr: NonNegative = 10.0  # step of the shared head; 0 freezes it
+    lr_table: NonNegative = 1.0  # step of the per-prompt table; 0 removes it
+    optimizer: Literal["sgd", "adam"] = "sgd"  # of the head; the table is always plain SGD
+    staleness: Whole = 0  # rollouts come from the head of this many steps ago
+    correction: Literal["none", "ratio", "clip"] = "none"  # importance ratio, or the PPO clip of it
+    clip: Annotated[float, Meta(gt=0, lt=1)] = 0.2  # half-width of the PPO clip
+    epochs: Count = 1  # passes over each batch
+    match: Literal["none", "mass", "grad", "slope"] = "none"  # what is made equal across rules
+    seed: Whole = 0  # first seed
+    seeds: Count = 10  # seeds seed .. seed+seeds-1; each draws its world and its samples
+    record: Count = 25  # steps between records
+
+
+class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The synthetic world: prompts with clustered successes and decorrelated failures."""
+
+    name: Literal["default", "hard", "rare", "split_rare"] = "default"
+    solve_rates: str = ""  # file of recorded rollouts that sets the initial solve rates
+    train_prompts: Count = 128
+    test_prompts: Count = 64  # held out; they share skills with the training prompts
+    arms: Annotated[int, Meta(ge=2)] = 32  # possible rollouts per prompt (K)
+    hidden: Annotated[int, Meta(ge=2)] = 16  # dimension of the hidden states (d)
+    token: Annotated[int, Meta(ge=2)] = 16  # dimension of the token vectors (V)
+    skills: Count = 10  # shared success modes (M)
+    skills_per_prompt: Count = 4  # a prompt has 1 .. this many of them
+    arms_per_skill: Count = 2  # a skill gives a prompt 1 .. this many success arms
+    common: Share = 0.7  # share of the common direction u1 in a hidden state (c)
+    cluster: Share = 0.7  # share of the skill in a success's residual (rho_S)
+    skill_token: Share = 0.6  # share of the skill in a success's token (kappa)
+    common_token: Share = 0.3  # share of the common direction in a skill's token (tau)
+    decoy: Share = 0.1  # chance that a failure carries a skill's token
+    decoy_hard: Share = 0.0  # added to it in proportion to 1 - p0
+    bias_sd: NonNegative = 1.0  # spread of the initial logits
+    solve_mean: float = -1.2  # mean of logit p0
+    solve_sd: NonNegative = 2.0  # spread of logit p0
+    solve_min: Annotated[float, Meta(gt=0, lt=0.5)] = 2e-3  # smallest p0
+    test_solve_mean: float | None = None  # mean of logit p0 of held-out prompts; default: solve_mean
+    split_skills: bool = False  # prompts with p0 > 1/4 use the first half of the skills, others the second
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "hard": {"solve_mean": -2.5, "test_solve_mean": -3.5, "decoy": 0.05, "decoy_hard": 0.6},
+    "rare": {"solve_mean": -5.0, "solve_sd": 2.5, "test_solve_mean": -5.0, "solve_min": 1e-4, "decoy_hard": 0.6},
+    "split_rare": {"solve_mean": -2.5, "solve_sd": 3.0, "test_solve_mean": -5.0, "solve_min": 1e-4,
+                   "decoy": 0.05, "decoy_hard": 0.4, "split_skills": True},
+}
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """One compared rule: a method, the controller it starts from, and a unique label."""
+
+    label: str
+    method: Method
+    controller: controller.State
+
+
+class Regime(msgspec.Struct, frozen=True):
+    """One setting of the dynamics and the world under which all contenders run."""
+
+    name: str
+    train: Train
+    world: World
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A resolved run: every contender in every regime."""
+
+    name: str
+    contenders: tuple[Contender, ...]
+    regimes: tuple[Regime, ...]
+    raw: dict[str, Any]  # what to write: loading it again gives this same Config
+
+
+_CONTROLLER_KEYS = ("rate", "h_star", "relative", "delta_min", "alpha_max", "ablation", "ema_literal", "horizon")
+_SECTIONS = ("name", "method", "controller", "train", "world", "compare", "regime")
+
+
+def load(source: str | Path | None = None, overrides: dict[str, Any] | None = None) -> Config:
+    """Read, check and resolve a config.
+
+    source: path of a TOML file, the name of a shipped config (see `shipped`), or None for the main
+    job. overrides: {"train.lr": 5.0, "method.delta": 0.3, ...}; they win over the file, over
+    [[compare]] and over [[regime]]. Raises InputError, one line, on anything unknown or out of range.
+    """
+    raw, where = read_toml("default" if source is None else source)
+    return resolve(raw, overrides or {}, where)
+
+
+def shipped() -> dict[str, Path]:
+    """Name -> path of the configs that come with the package."""
+    root = Path(str(resources.files("fade_sim") / "configs"))
+    return {path.stem: path for path in sorted([*root.glob("*.toml"), *root.glob("methods/*.toml")])}
+
+
+def read_toml(source: str | Path) -> tuple[dict, str]:
+    """Parsed TOML and a name for messages. A path wins over a shipped name."""
+    path = Path(source)
+    if not path.is_file():
+        known = shipped()
+        if str(source) not in known:
+            raise InputError(f"{source}: no such config file{nearest(str(source), known)}")
+        path = known[str(source)]
+    try:
+        return tomllib.loads(path.read_text()), path.name
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Config:
+    """Merge, check and freeze. `where` names the source in messages."""
+    _known(raw, _SECTIONS, where, "section")
+    base = {key: dict(_table(raw, key, where)) for key in ("method", "controller", "train", "world")}
+    compare = [dict(row) for row in _rows(raw, "compare", where)]
+    regimes = [dict(row) for row in _rows(raw, "regime", where)]
+    for dotted, value in overrides.items():
+        _override(dotted, value, base, compare, regimes)
+    if "method.name" in overrides:
+        compare = []  # asking for one rule means that rule alone
+
+    contenders = _contenders(base, compare, where)
+    resolved = _regimes(base, regimes, where)
+    for regime in resolved:
+        _check(regime, contenders, where)
+    _check_effect(overrides, contenders, resolved)
+    name = raw.get("name", where.removesuffix(".toml"))
+    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+        raise InputError(f"{where}: name is {name!r}, expected a plain word (it names the run folder)")
+    return Config(name, contenders, resolved, _dump(name, contenders, resolved))
+
+
+def parse_value(text: str) -> Any:
+    """The value of a command-line override: TOML where it parses (5, .3, true, inf), else text."""
+    for candidate in (text, f"0{text}" if text.startswith(".") else text.replace("-.", "-0.")):
+        try:
+            return tomllib.loads(f"x = {candidate}")["x"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+def method_section(table: dict, where: str) -> Method:
+    """A [method] table -> Method. Shared by every consumer of a config."""
+    table = dict(table)
+    name = table.pop("name", "dr_grpo")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: [method] name is {name!r}, expected text")
+    try:
+        return make(name, **table)
+    except InputError as error:
+        raise InputError(f"{where}: [method] {error}") from None
+
+
+def controller_section(table: dict, where: str) -> controller.State:
+    """A [controller] table -> a fresh controller state."""
+    _known(table, _CONTROLLER_KEYS, f"{where}: [controller]", "key")
+    for key, value in table.items():
+        kind = {"ablation": str, "relative": bool, "ema_literal": bool, "horizon": int}.get(key, float)
+        if kind is float:
+            good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        else:
+            good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not good:
+            expected = {float: "a number", str: "text", bool: "true or false", int: "an integer"}[kind]
+            raise InputError(f"{where}: controller.{key} is {value!r}, expected {expected}")
+    try:
+        return controller.init(**table)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+# --- parts --------------------------------------------------------------------------------------------
+
+
+def _known(table: dict, names, where: str, kind: str) -> None:
+    for key in table:
+        if key not in names:
+            home = [s for s, keys in _HOMES.items() if key in keys] if kind == "section" else []
+            hint = f"; it belongs in [{home[0]}]" if home else nearest(key, names)
+            raise InputError(f"{where}: unknown {kind} {key!r}{hint}")
+
+
+_HOMES = {
+    "controller": _CONTROLLER_KEYS,
+    "train": Train.__struct_fields__,
+    "world": World.__struct_fields__,
+    "method": {p for rule in RULES.values() for p in rule.params},
+}
+
+
+def _table(raw: dict, key: str, where: str) -> dict:
+    value = raw.get(key, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: {key} is {value!r}, expected a table [{key}]")
+    return value
+
+
+def _rows(raw: dict, key: str, where: str) -> list[dict]:
+    rows = raw.get(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{where}: {key} is not a list of tables, expected [[{key}]]")
+    return rows
+
+
+def _override(dotted: str, value: Any, base: dict, compare: list[dict], regimes: list[dict]) -> None:
+    section, _, key = dotted.partition(".")
+    if section not in base or not key:
+        known = [f"{s}.*" for s in base]
+        raise InputError(f"unknown override --{dotted}{nearest(section + '.*', known)}")
+    if section in ("train", "world"):
+        names = (Train if section == "train" else World).__struct_fields__
+        _known({key: value}, names, f"--{dotted}", "key")
+        for row in regimes:
+            if isinstance(row.get(section), dict):
+                row[section] = {k: v for k, v in row[section].items() if k != key}
+    elif section == "controller":
+        for row in compare:
+            if isinstance(row.get("controller"), dict):
+                row["controller"] = {k: v for k, v in row["controller"].items() if k != key}
+    else:
+        for row in compare:
+            row.pop(key, None)
+    base[section][key] = value
+
+
+def _contenders(base: dict, compare: list[dict], where: str) -> tuple[Contender, ...]:
+    everything = {p for rule in RULES.values() for p in rule.params}
+    _known({k: v for k, v in base["method"].items() if k != "name"}, everything, f"{where}: [method]", "key")
+    used: set[str] = set()
+    out: dict[str, Contender] = {}
+    rows = compare or [{}]
+    for i, row in enumerate(rows):
+        place = f"{where}: [[compare]] {i + 1}" if compare else f"{where}"
+        row = dict(row)
+        label = row.pop("label", None)
+        if label is not None and (not isinstance(label, str) or not label):
+            raise InputError(f"{place}: label is {label!r}, expected text")
+        own_controller = row.pop("controller", {})
+        if not isinstance(own_controller, dict):
+            raise InputError(f"{place}: controller is {own_controller!r}, expected a table")
+        name = row.pop("name", base["method"].get("name", "dr_grpo"))
+        takes = RULES[name].params if name in RULES else {}
+        inherited = {k: v for k, v in base["method"].items() if k in takes} if compare else dict(base["method"])
+        inherited.pop("name", None)
+        used |= set(inherited) | set(row)
+        method = method_section({"name": name, **inherited, **row}, place)
+        state = controller_section({**base["controller"], **own_controller}, place)
+        if label is None:
+            label = method.label + "".join(f"[{v if isinstance(v, str) else f'{k}={v}'}]"
+                                           for k, v in own_controller.items())
+        same = out.get(label)
+        if same is not None and (same.method, same.controller) != (method, state):
+            raise InputError(f"{place}: label {label!r} is already taken by another rule")
+        out[label] = Contender(label, method, state)
+    idle = [k for k in base["method"] if k != "name" and k not in used]
+    if idle:
+        raise InputError(f"{where}: method.{idle[0]} is a parameter of no compared rule")
+    return tuple(out.values())
+
+
+def _regimes(base: dict, rows: list[dict], where: str) -> tuple[Regime, ...]:
+    out = []
+    for i, row in enumerate(rows or [{}]):
+        place = f"{where}: [[regime]] {i + 1}" if rows else where
+        _known(row, ("name", "train", "world"), place, "key")
+        name = row.get("name", f"regime {i + 1}" if rows else "run")
+        if not isinstance(name, str) or name in [r.name for r in out]:
+            raise InputError(f"{place}: name is {name!r}, expected text that no other regime has")
+        train = {**base["train"], **_table(row, "train", place)}
+        world = {**base["world"], **_table(row, "world", place)}
+        preset = world.get("name", "default")
+        if preset in WORLDS:
+            world = {**WORLDS[preset], **world}
+        out.append(Regime(name, _convert(train, Train, place, "train"), _convert(world, World, place, "world")))
+    return tuple(out)
+
+
+def _convert(table: dict, kind: type, where: str, section: str):
+    _known(table, kind.__struct_fields__, f"{where}: [{section}]", "key")
+    for key, value in table.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{where}: {section}.{key} is {value}, expected a finite number")
+        try:
+            msgspec.convert({key: value}, kind)
+        except msgspec.ValidationError as error:
+            expected = str(error).split(" - at")[0].replace("Expected", "expected").replace("`", "")
+            if expected.startswith("Invalid enum"):
+                expected = f"no such choice{nearest(value, _choices(kind, key))}"
+            raise InputError(f"{where}: {section}.{key} is {value!r}, {expected.split(', got')[0]}") from None
+    return msgspec.convert(table, kind)
+
+
+def _choices(kind: type, key: str) -> list[str]:
+    info = next(f for f in msgspec.inspect.type_info(kind).fields if f.encode_name == key)
+    return list(info.type.values)
+
+
+def _check(regime: Regime, contenders: tuple[Contender, ...], where: str) -> None:
+    """Conditions that tie several keys together."""
+    train, world = regime.train, regime.world
+    place = where if regime.name == "run" else f"{where}: regime {regime.name!r}"
+    if train.lr == 0 and train.lr_table == 0:
+        raise InputError(f"{place}: train.lr and train.lr_table are both 0, so nothing would be trained")
+    if world.skills_per_prompt * world.arms_per_skill >= world.arms:
+        raise InputError(f"{place}: world.arms is {world.arms}, expected more than "
+                         f"skills_per_prompt * arms_per_skill = {world.skills_per_prompt * world.arms_per_skill}")
+    pool = world.skills // 2 if world.split_skills else world.skills
+    if world.skills_per_prompt > pool:
+        raise InputError(f"{place}: world.skills_per_prompt is {world.skills_per_prompt}, expected at most {pool}")
+    for c in contenders:
+        rule = c.method.rule
+        if train.group_size == 1 and rule.group_baseline:
+            raise InputError(f"{place}: train.group_size is 1, but {c.method.name} needs at least 2 rollouts of a "
+                             "prompt (its baseline is the group), so nothing would be trained")
+        try:
+            rule.check_size(c.method.params, train.group_size)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+
+
+def _check_effect(overrides: dict, contenders, regimes) -> None:
+    """An override that changes nothing is a misunderstanding: say so."""
+    if not any(c.method.rule.adaptive for c in contenders):
+        for key in overrides:
+            if key.startswith("controller."):
+                raise InputError(f"--{key} has no effect: no compared rule is adaptive")
+    if "train.clip" in overrides and all(r.train.correction != "clip" for r in regimes):
+        raise InputError("--train.clip has no effect: set --train.correction clip")
+    if any(r.world.solve_rates for r in regimes):
+        for key in ("train_prompts", "test_prompts", "solve_mean", "solve_sd", "solve_min", "test_solve_mean"):
+            if f"world.{key}" in overrides:
+                raise InputError(f"--world.{key} has no effect: the solve rates come from a file")
+
+
+def _dump(name: str, contenders, regimes) -> dict:
+    """Plain tables, complete: every default written out."""
+    compare = []
+    for c in contenders:
+        row: dict[str, Any] = {"label": c.label, "name": c.method.name, **c.method.params}
+        if "weights" in row:
+            row["weights"] = [list(pair) for pair in row["weights"]]
+        if c.method.rule.adaptive:
+            row["controller"] = {k: getattr(c.controller, k) for k in _CONTROLLER_KEYS
+                                 if getattr(c.controller, k) is not None}
+        compare.append(row)
+    rows = []
+    for regime in regimes:
+        world = {k: v for k, v in msgspec.to_builtins(regime.world).items() if v is not None}
+        rows.append({"name": regime.name, "train": msgspec.to_builtins(regime.train), "world": world})
+    return {"name": name, "compare": compare, "regime": rows}

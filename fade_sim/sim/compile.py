@@ -1,0 +1,42 @@
+"""How kernels are compiled: without the GIL, with a cache that no edit can make stale.
+
+Numba's cache notices a change in a function's own file only. The kernels call arithmetic of the
+advantage core, so the cache folder is keyed by the text of every file they depend on.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from numba import config as numba_config
+from numba import njit
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SOURCES = ("sim/kernels.py", "sim/measure.py", "sim/compile.py", "advantage/rules.py", "advantage/controller.py")
+# Reordering of sums is allowed (it vectorises them); infinities and NaN keep their meaning.
+_FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
+
+
+def _cache_dir() -> str | None:
+    """A writable folder for this exact source, or None."""
+    digest = hashlib.sha256(b"".join((_PACKAGE / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
+    root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "fade-sim" / digest
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
+
+
+_CACHE_DIR = _cache_dir()
+
+
+def kernel(function):
+    """Compile on first call; threads may run it at the same time, each on its own arrays."""
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = _CACHE_DIR or before
+    try:
+        return njit(nogil=True, cache=_CACHE_DIR is not None, fastmath=_FASTMATH)(function)
+    finally:
+        numba_config.CACHE_DIR = before

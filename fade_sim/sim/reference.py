@@ -1,0 +1,134 @@
+"""The training step in plain NumPy, short enough to check by eye: the oracle of the kernels.
+
+Same uniforms, same order of operations, no Numba. `expected.py` shares `apply_update`.
+"""
+
+import math
+
+import numpy as np
+
+from fade_sim.advantage import BatchStats, batch_scale, controller, resolve, weight_table
+from fade_sim.advantage.methods import make
+from fade_sim.sim import kernels as k
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(x: int) -> int:
+    """splitmix64 finaliser on Python integers."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def uniform(key: int, step: int, index: int) -> float:
+    """The uniform of (seed key, step, index): the same bits as the kernels'."""
+    golden = 0x9E3779B97F4A7C15
+    stream = _mix((int(key) + step * golden) & _MASK)
+    return (_mix((stream + (index + 1) * golden) & _MASK) >> 11) / 2**53
+
+
+def policy(head, theta, bias, token, hidden):
+    """Probabilities (..., K): softmax of b + theta + v^T W h."""
+    z = bias + theta + np.einsum("...kv,vd,...kd->...k", token, head, hidden)
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def entropy(pi):
+    """Entropy in nats over the last axis."""
+    return -(pi * np.log(np.where(pi > 0, pi, 1.0))).sum(axis=-1)
+
+
+def behaviour_head(state: k.State, dyn: k.Dynamics, step: int):
+    """Store the current head and return that of `lag` steps ago."""
+    state.history[step % (dyn.lag + 1)] = state.head
+    return state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
+
+
+def importance(pi, mu, weight, dyn: k.Dynamics):
+    """rho per arm: 1, pi/mu, or pi/mu with the PPO clip; weight is the signed weight of the arm."""
+    if dyn.correction == k.NONE:
+        return np.ones_like(pi)
+    rho = pi / mu
+    if dyn.correction == k.CLIP:
+        rho = np.where((weight > 0) & (rho > 1 + dyn.clip) | (weight < 0) & (rho < 1 - dyn.clip), 0.0, rho)
+    return rho
+
+
+def apply_update(world, dyn: k.Dynamics, state: k.State, prompts, arm_weight, pi) -> None:
+    """One optimiser step from Am (B, K), the weight that falls on each arm of each prompt of the batch."""
+    coef = arm_weight - arm_weight.sum(axis=1, keepdims=True) * pi  # centred: scores have mean zero
+    grad = np.einsum("bk,bkv,bkd->vd", coef, world.token[prompts], world.hidden[prompts]) / len(prompts)
+    if dyn.adam:
+        state.running[k.UPDATES] += 1
+        t = state.running[k.UPDATES]
+        state.moment1[:] = k.ADAM_BETA1 * state.moment1 + (1 - k.ADAM_BETA1) * grad
+        state.moment2[:] = k.ADAM_BETA2 * state.moment2 + (1 - k.ADAM_BETA2) * grad**2
+        m, v = state.moment1 / (1 - k.ADAM_BETA1**t), state.moment2 / (1 - k.ADAM_BETA2**t)
+        state.head += dyn.lr * m / (np.sqrt(v) + k.ADAM_EPS)
+    else:
+        state.head += dyn.lr * grad
+    if dyn.lr_table:
+        np.add.at(state.theta, prompts, dyn.lr_table * coef)
+
+
+def step_table(method, ctrl: controller.State, factor: float, group_size: int, scale_ratio):
+    """(table of this step, new controller state), straight from the advantage core.
+
+    scale_ratio(full, base): sum |A| of one method over that of another on this step's data, None
+    where the latter is 0.
+    """
+    if not method.rule.adaptive:
+        return factor * weight_table(method, group_size), ctrl
+    full, base = resolve(method, *controller.gains(ctrl)), make("dr_grpo")
+    ratio = scale_ratio(full, base)
+    control = method.rule.control
+    if control == "ema":
+        ctrl = controller.update_scale(ctrl, ratio)
+        ratio = ctrl.scale
+    ratio = 1.0 if ratio is None else ratio
+    full, base = weight_table(full, group_size), weight_table(base, group_size)
+    table = {"none": full, "batch": ratio * base, "ema": ratio * base, "unit": full / ratio}[control]
+    return factor * table, ctrl
+
+
+def mean_weights(table, p):
+    """E[weight of a success], E[weight of a failure] when the other G-1 rollouts ~ Bin(G-1, p); p (B,)."""
+    n = len(table) - 2
+    c = np.arange(n + 1)
+    pmf = np.array([math.comb(n, i) for i in c], dtype=float) * p[:, None] ** c * (1 - p[:, None]) ** (n - c)
+    return pmf @ table[1:, 0], pmf @ table[:-1, 1]
+
+
+def train_step(world, dyn: k.Dynamics, method, ctrl: controller.State, factor: float, state: k.State, step: int):
+    """One sampled step on `state` in place; returns the new controller state."""
+    B, G = dyn.prompts, dyn.group_size
+    head = behaviour_head(state, dyn, step)
+    prompts = np.array([min(int(uniform(dyn.key, step, b) * world.n_train), world.n_train - 1) for b in range(B)])
+    theta = state.theta[prompts].copy()
+    args = world.bias[prompts], world.token[prompts], world.hidden[prompts]
+    mu = policy(head, theta, *args)
+    success = world.success[prompts]
+    counts = np.zeros_like(mu)
+    for b in range(B):
+        cdf = np.cumsum(mu[b])
+        for g in range(G):
+            u = uniform(dyn.key, step, B + b * G + g) * cdf[-1]
+            counts[b, min(np.searchsorted(cdf, u, side="right"), len(cdf) - 1)] += 1
+    successes = (counts * success).sum(axis=1).astype(int)
+    ctrl = controller.update(ctrl, successes.sum() / (B * G), float(entropy(mu).mean()))
+    batch = BatchStats(successes, np.full(B, G))
+    table, ctrl = step_table(method, ctrl, factor, G, lambda full, base: batch_scale(full, base, batch))
+    w_s, w_f = table[successes, 0], table[successes, 1]
+    if dyn.slope_match:
+        mean_s, mean_f = mean_weights(table, (mu * success).sum(axis=1))
+        slope = np.where(mean_s - mean_f == 0, 1.0, mean_s - mean_f)
+        w_s, w_f = w_s / slope, w_f / slope
+    weight = np.where(success, w_s[:, None], w_f[:, None])
+    for _ in range(dyn.epochs):
+        pi = policy(state.head, state.theta[prompts], *args)
+        arm_weight = counts / G * importance(pi, mu, weight, dyn) * weight
+        apply_update(world, dyn, state, prompts, arm_weight, pi)
+    state.table[:] = table
+    return ctrl

@@ -1,0 +1,205 @@
+"""Simulate: every contender, every seed, one regime -> Trace.
+
+Replicas (contender x seed) run on threads, each wholly on one thread with its own arrays and its
+own stream of random numbers, so results do not depend on the number of threads. Contenders of one
+seed share the world and the uniforms: differences between rules are paired.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fade_sim.advantage import controller, make, resolve, rules, weight_table
+from fade_sim.advantage.controller import ABLATIONS, SCALE_RATE
+from fade_sim.diagnostics import spectrum
+from fade_sim.errors import InputError
+from fade_sim.sim import expected, kernels
+from fade_sim.sim.measure import METRICS, measure
+from fade_sim.sim.world import WorldArrays, make_world
+
+_CONTROL = {"none": kernels.FULL, "batch": kernels.BATCH, "ema": kernels.EMA, "unit": kernels.UNIT}
+SPECTRUM = ("rank1", "stable_rank", "effective_rank", "M1_share")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was recorded: `values[name]` has shape (contenders, seeds, records).
+
+    Names: measure.METRICS and SPECTRUM (of the head's cumulative update; NaN while it is zero).
+    alpha and delta are NaN for rules without a controller.
+    """
+
+    labels: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: np.ndarray  # (records,) steps taken before each record
+    values: dict[str, np.ndarray]
+
+    def last(self, name: str) -> np.ndarray:
+        """(contenders, seeds) at the end of training."""
+        return self.values[name][:, :, -1]
+
+
+def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None,
+             progress: Callable[[int], None] = lambda steps: None) -> Trace:
+    """Run a `config.Regime`. progress is called with the number of steps just finished.
+
+    solve_rates: initial solve rates of real prompts, see `make_world`. threads: default all cores.
+    """
+    train = regime.train
+    seeds = tuple(range(train.seed, train.seed + train.seeds))
+    steps = record_steps(train.steps, train.record)
+    shape = len(contenders), len(seeds), len(steps)
+    metrics = np.full((*shape, len(METRICS)), np.nan)
+    heads = np.empty((*shape, regime.world.token, regime.world.hidden))
+
+    def replica(job: tuple[int, int], world: WorldArrays) -> None:
+        i, j = job
+        run = _Replica(train, contenders[i], world, seeds[j])
+        for r, step in enumerate(steps):
+            run.advance(int(step), progress)
+            measure(world, run.state, run.log_binomial, metrics[i, j, r])
+            heads[i, j, r] = run.state.head
+
+    worlds = [make_world(regime.world, seed, solve_rates) for seed in seeds]
+    workers = threads or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(replica, (i, j), worlds[j]) for j in range(len(seeds)) for i in range(len(contenders))]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    _require_finite(metrics, heads, regime, contenders, seeds, steps)
+    values = {name: metrics[..., m] for m, name in enumerate(METRICS)}
+    values.update(zip(SPECTRUM, _spectra(heads), strict=True))
+    return Trace(tuple(c.label for c in contenders), seeds, steps, values)
+
+
+def record_steps(steps: int, every: int) -> np.ndarray:
+    """0, every, 2 every, ... and always the last step."""
+    return np.unique(np.append(np.arange(0, steps, every), steps))
+
+
+class _Replica:
+    """One contender on one world: its state, and how to move it forward."""
+
+    def __init__(self, train, contender, world: WorldArrays, seed: int):
+        self.train, self.world, self.method = train, world, contender.method
+        self.ctrl = contender.controller
+        G = train.group_size
+        self.log_binomial = np.array([math.log(math.comb(G - 1, c)) for c in range(G)])
+        self.dyn = dynamics(train, seed)
+        first = self.method
+        if self.method.rule.adaptive:
+            gains = first_gains(self.ctrl)
+            first = make("dr_grpo") if self.method.rule.control in ("batch", "ema") else resolve(self.method, *gains)
+        self.factor = match_factor(train, first, world, self.dyn)
+        self.state = new_state(world, self.dyn)
+        self.state.table[:] = self.factor * weight_table(first, G)
+        if self.method.rule.adaptive:
+            self.state.running[[kernels.ALPHA, kernels.DELTA]] = gains
+        self.weights = weights(self.method, self.ctrl, self.state.table, self.factor, train)
+        self.step = 0
+
+    def advance(self, to: int, progress) -> None:
+        """Take steps until `to` of them are done."""
+        while self.step < to:
+            until = min(to, self.step + 200)  # short calls keep Ctrl-C and the progress bar alive
+            if self.train.mode == "sampled":
+                kernels.train(self.world, self.dyn, self.weights, self.state, self.log_binomial, self.step, until)
+            else:
+                for step in range(self.step, until):
+                    self.ctrl = expected.train_step(
+                        self.world, self.dyn, self.method, self.ctrl, self.factor, self.state, step)
+                self._copy_controller()
+            progress(until - self.step)
+            self.step = until
+
+    def _copy_controller(self) -> None:
+        """Expected mode keeps its controller as a value; show it where the recorder looks."""
+        running, ctrl = self.state.running, self.ctrl
+        running[kernels.PHAT], running[kernels.HHAT] = ctrl.phat, ctrl.hhat
+        if self.method.rule.adaptive:
+            running[[kernels.ALPHA, kernels.DELTA]] = controller.gains(ctrl)
+
+
+def dynamics(train, seed: int) -> kernels.Dynamics:
+    """`config.Train` in the types of the kernels."""
+    key = np.random.SeedSequence([seed, 0x44594E]).generate_state(1, np.uint64)[0]
+    correction = {"none": kernels.NONE, "ratio": kernels.RATIO, "clip": kernels.CLIP}[train.correction]
+    return kernels.Dynamics(
+        key, train.prompts, train.group_size, train.lr, train.lr_table, train.optimizer == "adam", train.staleness,
+        correction, train.clip, train.epochs, train.match == "slope",
+    )
+
+
+def new_state(world: WorldArrays, dyn: kernels.Dynamics) -> kernels.State:
+    """The state before the first step: zero head and table, nothing averaged yet."""
+    K, V = world.token.shape[1:]
+    d = world.hidden.shape[2]
+    running = np.full(8, np.nan)
+    running[[kernels.PHAT, kernels.STEP, kernels.UPDATES]] = 0.5, 0.0, 0.0
+    return kernels.State(
+        np.zeros((V, d)), np.zeros((dyn.lag + 1, V, d)), np.zeros((world.n_train, K)), np.zeros((V, d)),
+        np.zeros((V, d)), running, np.zeros((dyn.group_size + 1, 2)),
+    )
+
+
+def weights(method, ctrl: controller.State, table, factor: float, train) -> kernels.Weights:
+    """How the kernels make each step's table for this method."""
+    rule = method.rule
+    kind = _CONTROL[rule.control] if rule.adaptive else kernels.STATIC
+    base = weight_table(make("dr_grpo"), train.group_size) if rule.adaptive else table.copy()
+    return kernels.Weights(
+        kind, base, factor, 1.0 - ctrl.rate if ctrl.ema_literal else ctrl.rate, SCALE_RATE, ctrl.alpha_max,
+        ctrl.delta_min, math.nan if ctrl.h_star is None else ctrl.h_star, ctrl.relative,
+        ABLATIONS.index(ctrl.ablation), float(ctrl.horizon),
+        rules.NORMALIZE.index(method.params.get("normalize", "none")),
+    )
+
+
+def first_gains(ctrl: controller.State) -> tuple[float, float]:
+    """(alpha, delta) before the first batch: entropy is still at its start, so delta is 1."""
+    start = ctrl if ctrl.h0 is not None else replace(ctrl, h0=1.0, hhat=1.0)
+    return controller.gains(start)[0], 1.0
+
+
+def match_factor(train, method, world: WorldArrays, dyn: kernels.Dynamics) -> float:
+    """Constant on all weights that makes the rule equal to dr_grpo at the start (match = mass or grad)."""
+    if train.match not in ("mass", "grad"):
+        return 1.0
+    size = []
+    for one in (make("dr_grpo"), method):
+        table = weight_table(one, train.group_size)
+        if train.match == "grad":
+            size.append(float(np.linalg.norm(expected.expected_gradient(world, table, dyn))))
+        else:
+            size.append(expected.total_mass(world, table))
+    if size[1] == 0.0:
+        raise InputError(f"train.match = {train.match}: {method.label} has no {train.match} at the start to match")
+    return size[0] / size[1]
+
+
+def _spectra(heads) -> tuple[np.ndarray, ...]:
+    """Rank-1 energy, stable rank, effective rank of each head, and its share on the common direction u1."""
+    rank1, stable, effective = spectrum(heads)
+    energy = (heads**2).sum(axis=(-2, -1))
+    on_u1 = (heads[..., 0] ** 2).sum(axis=-1)
+    share = np.divide(on_u1, energy, out=np.full_like(energy, np.nan), where=energy > 0)
+    return rank1, stable, effective, share
+
+
+def _require_finite(metrics, heads, regime, contenders, seeds, steps) -> None:
+    """A run that overflowed is an error, never a curve with holes."""
+    bad = ~np.isfinite(heads).all(axis=(-2, -1)) | ~np.isfinite(metrics[..., :14]).all(axis=-1)
+    if bad.any():
+        i, j, r = (int(v) for v in np.argwhere(bad)[0])
+        raise InputError(
+            f"regime {regime.name!r}: {contenders[i].label} with seed {seeds[j]} became non-finite by step "
+            f"{steps[r]}: lower train.lr ({regime.train.lr:g}) or lr_table ({regime.train.lr_table:g})"
+        )
