@@ -66,9 +66,9 @@ def apply_update(world, dyn: k.Dynamics, state: k.State, prompts, arm_weight, pi
         state.moment1[:] = k.ADAM_BETA1 * state.moment1 + (1 - k.ADAM_BETA1) * grad
         state.moment2[:] = k.ADAM_BETA2 * state.moment2 + (1 - k.ADAM_BETA2) * grad**2
         m, v = state.moment1 / (1 - k.ADAM_BETA1**t), state.moment2 / (1 - k.ADAM_BETA2**t)
-        state.head += dyn.lr * m / (np.sqrt(v) + k.ADAM_EPS)
+        state.head[:] += dyn.lr * m / (np.sqrt(v) + k.ADAM_EPS)
     else:
-        state.head += dyn.lr * grad
+        state.head[:] += dyn.lr * grad
     if dyn.lr_table:
         np.add.at(state.theta, prompts, dyn.lr_table * coef)
 
