@@ -157,12 +157,14 @@ class Method:
 
     @property
     def label(self) -> str:
-        """Short name with the parameters that differ from their defaults or define the method."""
-        shown = [f"{k}={v:g}" if isinstance(v, (int, float)) else f"{k}={v}" for k, v in self.items
-                 if k in ("alpha", "delta", "b") or v != self.rule.params[k].default]
+        """Short name with the parameters that define the method or differ from their defaults."""
         if self.name == "table":
-            shown = [f"G={len(self.params['weights']) - 1}"]
-        return f"{self.name}({', '.join(shown)})" if shown else self.name
+            return f"table(G={len(self.params['weights']) - 1})"
+        shown = {k: f"{v:g}" if isinstance(v, (int, float)) else str(v) for k, v in self.items
+                 if k in ("alpha", "delta", "b") or v != self.rule.params[k].default}
+        if len(shown) == 1 and next(iter(shown)) == self.items[0][0]:
+            return f"{self.name}({next(iter(shown.values()))})"
+        return f"{self.name}({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else self.name
 
     def expression(self, r, g: rules.Group):
         """Signed weight of a rollout of reward r in a group with statistics g."""
@@ -181,7 +183,7 @@ def make(name: str, **params) -> Method:
     """A method by name. Raises InputError (a ValueError) on an unknown name or parameter, or a value out of range.
 
     >>> make("power", alpha=3).label
-    'power(alpha=3)'
+    'power(3)'
     """
     if name not in RULES:
         raise InputError(f"unknown method {name!r}{nearest(name, RULES)}")

@@ -196,7 +196,8 @@ def _spectra(heads) -> tuple[np.ndarray, ...]:
 
 def _require_finite(metrics, heads, regime, contenders, seeds, steps) -> None:
     """A run that overflowed is an error, never a curve with holes."""
-    bad = ~np.isfinite(heads).all(axis=(-2, -1)) | ~np.isfinite(metrics[..., :14]).all(axis=-1)
+    in_range = (np.abs(heads) < 1e150).all(axis=(-2, -1))  # squares must be finite too; False for NaN
+    bad = ~in_range | ~np.isfinite(metrics[..., :16]).all(axis=-1)
     if bad.any():
         i, j, r = (int(v) for v in np.argwhere(bad)[0])
         raise InputError(

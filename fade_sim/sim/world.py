@@ -20,8 +20,8 @@ import numpy as np
 class WorldArrays(NamedTuple):
     """P prompts (training first), K arms. Plain arrays: the kernels take this as it is."""
 
-    hidden: np.ndarray  # (P, K, d) unit vectors
-    token: np.ndarray  # (P, K, V) unit vectors
+    hidden: np.ndarray  # (P, K, d), norm about 1
+    token: np.ndarray  # (P, K, V), norm about 1
     bias: np.ndarray  # (P, K) logits at W = 0
     success: np.ndarray  # (P, K) bool
     mode: np.ndarray  # (P, K) int64: which of the prompt's skills a success shows; -1 for a failure

@@ -1,0 +1,246 @@
+"""What each command does. Heavy imports happen inside, after the input has been checked."""
+
+import platform
+import sys
+import time
+from pathlib import Path
+
+from fade_sim import __version__, config
+from fade_sim.errors import InputError, nearest
+
+
+def _console(stderr: bool = False):
+    from rich.console import Console
+
+    # A pipe has no width of its own: keep tables readable instead of folded at 80.
+    return Console(stderr=stderr, highlight=False, width=None if sys.stdout.isatty() or stderr else 110)
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def run(args, free: dict[str, str]) -> None:
+    """Compare rules; write config.toml, metrics.jsonl, arrays.npz, summary.json, figure.png, meta.json."""
+    cfg = _resolve(args, free)
+    import tomli_w
+
+    text = tomli_w.dumps(cfg.raw)
+    if args.dry_run:
+        print(text, end="")
+        return
+    rates = {regime.name: _solve_rates(regime.world.solve_rates) for regime in cfg.regimes}
+    from fade_sim import report, store
+
+    with store.run_folder(args.out, cfg.name) as (folder, final):
+        began = time.time()
+        traces = _simulate(cfg, args.threads, rates)
+        summary = {name: report.summarise(trace) for name, trace in traces.items()}
+        subtitles = {regime.name: describe_dynamics(regime.train) for regime in cfg.regimes}
+        from fade_sim.figures import run_figure
+
+        run_figure(traces, subtitles, folder / "figure.png")
+        (folder / "config.toml").write_text(text)
+        with (folder / "metrics.jsonl").open("w") as lines:
+            for name, trace in traces.items():
+                lines.writelines(store.to_json(row) + "\n" for row in report.metric_rows(name, trace))
+        store.write_arrays(folder / "arrays.npz", report.arrays(traces))
+        (folder / "summary.json").write_text(store.to_json(summary, indent=1) + "\n")
+        (folder / "meta.json").write_text(store.to_json(_meta(began, args.threads), indent=1) + "\n")
+    console = _console()
+    for name, trace in traces.items():
+        title = f"{name}: {subtitles[name]}; after {trace.steps[-1]} steps, {len(trace.seeds)} seeds"
+        report.print_table(console, title, summary[name])
+    console.print(f"\nfigure: {final / 'figure.png'}\nfolder: {final}", soft_wrap=True)
+
+
+def describe_dynamics(train) -> str:
+    """One line on what sets a regime apart."""
+    stale = f"rollouts {train.staleness} updates old" if train.staleness else "on-policy"
+    correction = {"none": ", no correction" if train.staleness else "", "ratio": ", importance ratio",
+                  "clip": f", PPO clip {train.clip:g}"}[train.correction]
+    optimizer = {"sgd": "SGD", "adam": "Adam"}[train.optimizer]
+    mode = ", exact expectation" if train.mode == "expected" else ""
+    match = f", match {train.match}" if train.match != "none" else ""
+    return f"{optimizer} lr {train.lr:g}, {stale}{correction}{mode}{match}"
+
+
+def _resolve(args, free: dict[str, str]) -> config.Config:
+    overrides = {key: config.parse_value(value) for key, value in free.items()}
+    for key, value in (("train.seeds", args.seeds), ("world.solve_rates", args.solve_rates)):
+        if value is not None:
+            if key in overrides:
+                raise InputError(f"--{key} and --{key.split('.')[1].replace('_', '-')} are both given")
+            overrides[key] = value
+    cfg = config.load(args.config, overrides)
+    if not args.quick:
+        return cfg
+    raw = dict(cfg.raw)
+    seeds = {} if args.seeds else {"seeds": 3}
+    raw["regime"] = [{**row, "train": {**row["train"], "steps": -(-row["train"]["steps"] // 5), **seeds}}
+                     for row in raw["regime"]]
+    return config.resolve(raw, {}, "config")
+
+
+def _solve_rates(path: str):
+    if not path:
+        return None
+    from fade_sim import recordings
+    from fade_sim.sim.world import solve_rates_from_counts
+
+    recording = recordings.load(recordings.find(path))
+    rates = solve_rates_from_counts(recording.successes, recording.attempts)
+    if len(rates) < 3:
+        raise InputError(f"{path}: {len(rates)} prompts, expected at least 3 (a third is held out)")
+    return rates
+
+
+def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from fade_sim.sim import simulate  # Numba
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"),
+               TimeRemainingColumn())
+    traces = {}
+    with Progress(*columns, console=_console(stderr=True)) as progress:
+        for regime in cfg.regimes:
+            runs = len(cfg.contenders) * regime.train.seeds
+            task = progress.add_task(regime.name, total=runs)
+
+            def advance(steps: int, task=task, share=1 / regime.train.steps) -> None:
+                progress.advance(task, steps * share)
+
+            traces[regime.name] = simulate(regime, cfg.contenders, threads=threads, progress=advance,
+                                           solve_rates=rates[regime.name])
+            progress.update(task, completed=runs)
+    return traces
+
+
+def _meta(began: float, threads: int | None) -> dict:
+    """Facts that may differ between two identical runs; nowhere else in the folder."""
+    import matplotlib
+    import numba
+    import numpy
+
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)), "seconds": round(time.time() - began, 2),
+        "threads": threads, "version": __version__, "python": platform.python_version(), "numpy": numpy.__version__,
+        "numba": numba.__version__, "matplotlib": matplotlib.__version__, "machine": platform.machine(),
+        "system": platform.system(),
+    }
+
+
+# --- methods, weights -----------------------------------------------------------------------------
+
+
+def methods(args, free: dict[str, str]) -> None:
+    """List the registry, or describe one method."""
+    from fade_sim.advantage import RULES, describe
+
+    console = _console()
+    from rich.table import Table
+
+    if args.name:
+        if args.name not in RULES:
+            raise InputError(f"unknown method {args.name!r}{nearest(args.name, RULES)}")
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for key, value in describe(args.name).items():
+            if value:
+                table.add_row(key.replace("_", " "), value)
+    else:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("method", "advantage", "source"):
+            table.add_column(heading, no_wrap=heading == "method")
+        for name, rule in RULES.items():
+            table.add_row(name, rule.equation, rule.source)
+    console.print(table)
+
+
+def weights(args, free: dict[str, str]) -> None:
+    """Table of weights, masses, slope and peak of one rule, and a picture of them."""
+    import numpy as np
+    from rich.table import Table
+
+    from fade_sim import theory
+    from fade_sim.advantage import weight_table
+
+    method, label = _weights_method(args.name, free)
+    G = args.group_size
+    table = weight_table(method, G)
+    console = _console()
+    rows = Table(title=f"{label}, group size {G}", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for heading in ("successes", "weight of a success", "of a failure"):
+        rows.add_column(heading, justify="right")
+    for c, (success, failure) in enumerate(table):
+        rows.add_row(str(c), f"{success:+.4f}" if c else "", f"{failure:+.4f}" if c < G else "")
+    console.print(rows)
+
+    grid = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98])
+    masses = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("solve rate", "m_S", "m_F", "m_S/m_F", "slope", "scale"):
+        masses.add_column(heading, justify="right")
+    m_s, m_f = theory.masses(method, G, grid)
+    columns = (grid, m_s, m_f, theory.sign_ratio(method, grid, G), theory.slope(method, grid, G),
+               theory.scale(method, grid, G))
+    for row in zip(*columns, strict=True):
+        masses.add_row(f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:]))
+    console.print(masses)
+    peak = theory.peak(method, G)
+    console.print(f"mass of successes peaks at p = {_peak(peak.success)}, of failures at p = {_peak(peak.failure)}")
+    console.print("slope: derivative of the objective that the expected update climbs; scale: total mass over dr_grpo's")
+
+    from fade_sim.figures import weights_figure
+
+    path = Path(args.figure or f"weights-{args.name}-G{G}.png")
+    p = np.linspace(0.001, 0.999, 333)
+    population = None if method.name == "table" else theory.population_masses(method, p)
+    weights_figure(label, table, p, theory.masses(method, G, p), population, path)
+    console.print(f"figure: {path}", soft_wrap=True)
+
+
+def _peak(p: float) -> str:
+    return "- (no mass)" if p != p else f"{p:.3f}"
+
+
+def _weights_method(name: str, free: dict[str, str]):
+    """(static method, label); an adaptive one is shown at gains given by --alpha and --delta."""
+    from fade_sim.advantage import RULES, make, resolve
+
+    params = {key.replace("-", "_"): config.parse_value(value) for key, value in free.items()}
+    if name in RULES and RULES[name].adaptive:
+        if name != "fade":
+            raise InputError(f"{name} has no weights of its own ({RULES[name].equation}): "
+                             f"see fade-sim weights {'fade' if name == 'fade_unit' else 'dr_grpo'}")
+        alpha, delta = params.pop("alpha", 1.5), params.pop("delta", 1.0)
+        method = resolve(make(name, **params), alpha, delta)
+        return method, f"fade at alpha = {alpha:g}, delta = {delta:g}"
+    method = make(name, **params)
+    return method, method.label
+
+
+# --- replay -----------------------------------------------------------------------------------------
+
+
+def replay(args, free: dict[str, str]) -> None:
+    """Recorded rollouts under every rule."""
+    from fade_sim import recordings, store
+    from fade_sim import replay as replays
+    from fade_sim.advantage import RULES, controller, make
+
+    path = recordings.find(args.file)
+    recording = recordings.load(path)
+    names = args.method or [name for name in RULES if name != "table"]
+    settings = {} if args.h_star is None else {"h_star": args.h_star}
+    report = replays.replay(recording, [make(name) for name in names], group_size=args.group_size,
+                            controller_state=controller.init(**settings))
+    console = _console()
+    console.print(f"{path}", soft_wrap=True)
+    replays.render(report, console)
+    if args.figure:
+        from fade_sim.figures import replay_figure
+
+        replay_figure(report, Path(args.figure))
+        console.print(f"figure: {args.figure}", soft_wrap=True)
+    if args.json:
+        store.write_atomic(Path(args.json), (store.to_json(replays.to_dict(report), indent=1) + "\n").encode())
+        console.print(f"numbers: {args.json}", soft_wrap=True)
