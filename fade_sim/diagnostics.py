@@ -19,12 +19,13 @@ def pass_at_k(n, c, k):
     Raises InputError unless 0 <= c <= n and 1 <= k <= n: with fewer than k rollouts pass@k cannot be
     estimated, and it is never reported as 1.
 
-    >>> pass_at_k(4, 1, 2)
+    >>> float(pass_at_k(4, 1, 2))
     0.5
     """
-    n, c, k = _counts(n, c, k)
+    n, c, k = np.broadcast_arrays(_integers("n", n), _integers("c", c), _integers("k", k))
+    _check_counts(c, n, "c", "n")
     _refuse(k < 1, k, "k", "at least 1")
-    _refuse(k > n, n, "n", "at least k rollouts", k)
+    _refuse(k > n, n, "n", "at least k", k)
     return (1.0 - _none_drawn(n, c, k))[()]
 
 
@@ -38,20 +39,15 @@ def pass_at_k_interval(successes, attempts, k: int, level: float = 0.95, prompts
     The interval is *by prompt*: it says how far the mean would move with other prompts, not only
     with other rollouts of these. Korn-Graubard: an exact binomial (Clopper-Pearson) interval at the
     effective number of prompts m(1-m)/se^2, reduced by the Student factor (z/t)^2 for few prompts.
-    It is deterministic, stays in [0, 1], and has a width even where every prompt failed. A Student
-    interval covers 59% instead of 95% for five prompts at a mean of .05; this one 95% or more there,
-    and 74% at worst in our checks (five prompts at a mean of .95). NaN bounds for a single prompt.
+    It is deterministic, stays in [0, 1], and has a width even where every prompt failed. Simulated
+    at level .95 with solve rates from four Beta laws: 91% to 98% coverage from 20 prompts on (one
+    case at 89%), where a Student interval falls to 77%. NaN bounds for a single prompt.
 
     Raises InputError on impossible counts, and where prompts have fewer than k attempts: how many,
     and the largest k possible.
     """
-    successes, attempts, k = _counts(np.atleast_1d(successes), np.atleast_1d(attempts), k, names=("successes", "attempts"))
-    if k.ndim:
-        raise InputError("k must be a single integer")
-    if successes.ndim != 1 or successes.shape != attempts.shape or successes.size == 0:
-        raise InputError(
-            f"successes and attempts have shapes {successes.shape} and {attempts.shape}, expected (P,) each, one per prompt"
-        )
+    successes, attempts = _prompt_counts(successes, attempts)
+    k = _at_least_one("k", k)
     if not 0.0 < level < 1.0:
         raise InputError(f"level is {level!r}, expected a number in (0, 1)")
     short = int((attempts < k).sum())
@@ -61,7 +57,9 @@ def pass_at_k_interval(successes, attempts, k: int, level: float = 0.95, prompts
             f"the largest k possible is {attempts.min()}"
         )
     each = pass_at_k(attempts, successes, k)
-    cluster = np.arange(each.size) if prompts is None else np.unique(np.asarray(prompts), return_inverse=True)[1].ravel()
+    cluster = np.arange(each.size)
+    if prompts is not None:
+        cluster = np.unique(np.asarray(prompts), return_inverse=True)[1].ravel()
     if cluster.shape != each.shape:
         raise InputError(f"{cluster.size} prompt ids for {each.size} entries, expected one per entry")
     mean = float(each.mean())
@@ -98,12 +96,9 @@ def subset_probabilities(successes, attempts, group_size: int) -> np.ndarray:
     rollouts of that prompt, which plugging c/n into a binomial is not. Raises InputError on
     impossible counts, and where a prompt has fewer than G attempts.
     """
-    successes, attempts, G = _counts(np.atleast_1d(successes), np.atleast_1d(attempts), group_size,
-                                     names=("successes", "attempts"))
-    if G.ndim or G < 1:
-        raise InputError(f"group_size is {group_size!r}, expected an integer of at least 1")
+    successes, attempts = _prompt_counts(successes, attempts)
+    G = _at_least_one("group_size", group_size)
     _refuse(attempts < G, attempts, "attempts", f"at least group_size = {G}")
-    G = int(G)
     pairs, row = np.unique(np.stack([successes, attempts], axis=-1), axis=0, return_inverse=True)
     out = np.zeros((len(pairs), G + 1))
     for i, (c, n) in enumerate(pairs.tolist()):
@@ -145,20 +140,28 @@ def _none_drawn(n, c, k):
     return out
 
 
-def _counts(n, c, k, names=("c", "n")):
-    """The three as broadcast int64 arrays (k unbroadcast when n and c name successes and attempts)."""
-    if names == ("c", "n"):
-        n, c, k = np.broadcast_arrays(_integers("n", n), _integers("c", c), _integers("k", k))
-        successes, attempts = c, n
-    else:
-        n, c, k = _integers(names[0], n), _integers(names[1], c), _integers("k", k)
-        if n.shape != c.shape:
-            raise InputError(f"{names[0]} and {names[1]} have shapes {n.shape} and {c.shape}, expected the same")
-        successes, attempts = n, c
-    _refuse(attempts < 0, attempts, names[1], "at least 0")
-    _refuse(successes < 0, successes, names[0], "at least 0")
-    _refuse(successes > attempts, successes, names[0], f"at most {names[1]}", attempts)
-    return n, c, k
+def _prompt_counts(successes, attempts) -> tuple[np.ndarray, np.ndarray]:
+    """Both as int64 (P,), checked; a scalar is one prompt."""
+    successes = np.atleast_1d(_integers("successes", successes))
+    attempts = np.atleast_1d(_integers("attempts", attempts))
+    if successes.ndim != 1 or successes.shape != attempts.shape or successes.size == 0:
+        shapes = f"{successes.shape} and {attempts.shape}"
+        raise InputError(f"successes and attempts have shapes {shapes}, expected (P,) each")
+    _check_counts(successes, attempts, "successes", "attempts")
+    return successes, attempts
+
+
+def _check_counts(successes, attempts, name, name_of_all) -> None:
+    _refuse(attempts < 0, attempts, name_of_all, "at least 0")
+    _refuse(successes < 0, successes, name, "at least 0")
+    _refuse(successes > attempts, successes, name, f"at most {name_of_all}", attempts)
+
+
+def _at_least_one(name, value) -> int:
+    value = _integers(name, value)
+    if value.ndim or value < 1:
+        raise InputError(f"{name} is {value.tolist()}, expected an integer of at least 1")
+    return int(value)
 
 
 def _integers(name, x) -> np.ndarray:

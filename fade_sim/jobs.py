@@ -167,6 +167,13 @@ def weights(args, free: dict[str, str]) -> None:
     method, label = _weights_method(args.name, free)
     G = args.group_size
     table = weight_table(method, G)
+    from fade_sim.figures import weights_figure
+
+    path = Path(args.figure or f"weights-{args.name}-G{G}.png")
+    p = np.linspace(0.001, 0.999, 333)
+    population = None if method.name == "table" else theory.population_masses(method, p)
+    weights_figure(label, table, p, theory.masses(method, G, p), population, path)
+
     console = _console()
     rows = Table(title=f"{label}, group size {G}", title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in ("successes", "weight of a success", "of a failure"):
@@ -189,12 +196,6 @@ def weights(args, free: dict[str, str]) -> None:
     console.print(f"mass of successes peaks at p = {_peak(peak.success)}, of failures at p = {_peak(peak.failure)}")
     console.print("slope: derivative of the objective that the expected update climbs; scale: total mass over dr_grpo's")
 
-    from fade_sim.figures import weights_figure
-
-    path = Path(args.figure or f"weights-{args.name}-G{G}.png")
-    p = np.linspace(0.001, 0.999, 333)
-    population = None if method.name == "table" else theory.population_masses(method, p)
-    weights_figure(label, table, p, theory.masses(method, G, p), population, path)
     console.print(f"figure: {path}", soft_wrap=True)
 
 
@@ -233,14 +234,15 @@ def replay(args, free: dict[str, str]) -> None:
     settings = {} if args.h_star is None else {"h_star": args.h_star}
     report = replays.replay(recording, [make(name) for name in names], group_size=args.group_size,
                             controller_state=controller.init(**settings))
-    console = _console()
-    console.print(f"{path}", soft_wrap=True)
-    replays.render(report, console)
     if args.figure:
         from fade_sim.figures import replay_figure
 
         replay_figure(report, Path(args.figure))
-        console.print(f"figure: {args.figure}", soft_wrap=True)
     if args.json:
         store.write_atomic(Path(args.json), (store.to_json(replays.to_dict(report), indent=1) + "\n").encode())
-        console.print(f"numbers: {args.json}", soft_wrap=True)
+    console = _console()
+    console.print(f"{path}", soft_wrap=True)
+    replays.render(report, console)
+    for name, written in (("figure", args.figure), ("numbers", args.json)):
+        if written:
+            console.print(f"{name}: {written}", soft_wrap=True)

@@ -1,0 +1,60 @@
+"""Every command and every Python line of the README runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines() if line]
+SETUP = [line for line in COMMANDS if line.startswith("python3 -m venv")]
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line not in SETUP])
+def test_command_runs(command, tmp_path):
+    program, *arguments = shlex.split(command)
+    module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli"}[program]
+    if program == "fade-sim" and arguments[0] == "run" and "--dry-run" not in arguments:
+        assert "--quick" in arguments
+    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_main_job_is_the_first_command_and_ends_with_a_plain_run():
+    assert COMMANDS[0] == SETUP[0] and SETUP[0].endswith(".venv/bin/fade-sim run")
+    assert len(SETUP) == 2
+
+
+def test_continuous_integration_runs_the_readme_command():
+    assert SETUP[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_python_example_gives_the_values_in_its_comments():
+    code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
+    scope: dict = {}
+    exec(code, scope)
+    assert scope["weight_table"](scope["make"]("dr_grpo"), 4)[1].tolist() == [0.75, -0.25]
+    assert scope["advantages"]([1, 0, 1, 0], [7, 7, 3, 3], scope["make"]("rloo")).tolist() == [1, -1, 1, -1]
+    # H* = H0/2 = .6, so delta = clip(1 + 1.2 - .6, .3, 1) = 1; phat = .98 * .5 + .02 * .4 = .498
+    assert scope["delta"] == 1.0 and scope["alpha"] == pytest.approx(1.5 * 0.502 / 0.498)
+    assert scope["sign_ratio"](scope["fade"], 0.25, 8) == pytest.approx(scope["delta"])
+
+
+def test_every_file_of_the_tree_exists_and_every_module_is_in_it():
+    tree = re.search(r"## What is where\n\n```\n(.*?)```", README, re.S).group(1)
+    named = {name.strip(",") for line in tree.splitlines() for name in line.split("  ")[0:6] for name in name.split()
+             if name.strip(",").endswith(".py")}
+    modules = {p.name for p in (ROOT / "fade_sim").rglob("*.py") if p.name != "__init__.py"}
+    assert named == modules, (named - modules, modules - named)
+
+
+def test_links_point_at_files():
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert os.path.exists(ROOT / target), target
