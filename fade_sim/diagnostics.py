@@ -112,19 +112,20 @@ def subset_probabilities(successes, attempts, group_size: int) -> np.ndarray:
     return out[row.ravel()]
 
 
-def masses_from_counts(table, successes, attempts) -> tuple[np.ndarray, np.ndarray]:
-    """(m_S, m_F), float64 (P,) each: a rule's gradient masses for each prompt, from its recorded rollouts.
+def expected_masses(table, chance) -> tuple[np.ndarray, np.ndarray]:
+    """(m_S, m_F), float64 (P,) each: a rule's gradient masses where a group has j successes with chance[:, j].
 
-    table: signed weights (G+1, 2) as from `weight_table`, for groups of G rollouts. successes,
-    attempts: integers (P,), attempts >= G. m_S = E[(j/G) w_S(j)] and m_F = E[(1 - j/G) w_F(j)] over
-    all groups of G of the recorded rollouts: unbiased for the masses at group size G under the
-    prompt's true solve rate, and equal to the group's own masses where attempts = G.
+    table: signed weights (G+1, 2) as from `weight_table`. chance: probabilities (P, G+1), for
+    recorded rollouts those of `subset_probabilities`: the masses are then unbiased for groups of G
+    under each prompt's true solve rate, and the group's own masses where it has G rollouts.
+    m_S = E[(j/G) w_S(j)], m_F = E[(1 - j/G) w_F(j)], w_F the negated weight of a failure.
     """
-    table = np.asarray(table, dtype=np.float64)
+    table, chance = np.asarray(table, dtype=np.float64), np.asarray(chance, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 2 or len(table) < 2:
         raise InputError(f"table has shape {table.shape}, expected (G+1, 2) with G >= 1")
+    if chance.ndim != 2 or chance.shape[1] != len(table):
+        raise InputError(f"chance has shape {chance.shape}, expected (P, {len(table)}) for this table")
     share = np.arange(len(table)) / (len(table) - 1)
-    chance = subset_probabilities(successes, attempts, len(table) - 1)
     return chance @ (share * table[:, 0]), chance @ ((share - 1.0) * table[:, 1])
 
 
@@ -146,7 +147,7 @@ def _prompt_counts(successes, attempts) -> tuple[np.ndarray, np.ndarray]:
     attempts = np.atleast_1d(_integers("attempts", attempts))
     if successes.ndim != 1 or successes.shape != attempts.shape or successes.size == 0:
         shapes = f"{successes.shape} and {attempts.shape}"
-        raise InputError(f"successes and attempts have shapes {shapes}, expected (P,) each")
+        raise InputError(f"successes and attempts have shapes {shapes}, expected (P,) each with P >= 1")
     _check_counts(successes, attempts, "successes", "attempts")
     return successes, attempts
 
@@ -166,7 +167,7 @@ def _at_least_one(name, value) -> int:
 
 def _integers(name, x) -> np.ndarray:
     x = np.asarray(x)
-    if x.dtype.kind == "f" and x.size and np.isfinite(x).all() and (x == np.floor(x)).all() and (abs(x) < 2**53).all():
+    if x.dtype.kind == "f" and np.isfinite(x).all() and (x == np.floor(x)).all() and (abs(x) < 2**53).all():
         x = x.astype(np.int64)
     if x.dtype.kind not in "iu":
         shown = f"{x.item()!r}" if x.ndim == 0 else f"an array of {x.dtype}"

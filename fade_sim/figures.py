@@ -95,3 +95,32 @@ def weights_figure(label: str, table: np.ndarray, p: np.ndarray, finite, populat
         ax.set(xlabel="solve rate p", ylabel="mass", title="gradient masses")
         ax.legend()
         save(figure, path)
+
+
+def replay_figure(report, path: Path) -> None:
+    """Solve rates of recorded groups, and where each rule puts its mass. report: a `replay.Report`."""
+    from fade_sim.replay import DIFFICULTY, HISTOGRAM
+
+    rows = [row for row in report.rules if sum(row.mass) > 0]
+    shades = ("#08306B", "#2F7FBC", "#9CC9E2", "#E3EEF8")  # hard to easy
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _figure(1, 2, (11.0, 1.6 + 0.27 * max(len(rows), 10)), width_ratios=(1, 1.25))
+        ax = axes[0, 0]
+        ax.barh(range(len(HISTOGRAM)), report.histogram, color=COLORS[3])
+        ax.set_yticks(range(len(HISTOGRAM)), HISTOGRAM)
+        ax.set(xlabel="groups", ylabel="recorded solve rate",
+               title=f"{report.prompts} prompts, mean solve rate {report.solve_rate:.3f}")
+        ax.grid(axis="y", visible=False)
+        ax = axes[0, 1]
+        left = np.zeros(len(rows))
+        for b, name in enumerate(DIFFICULTY):
+            share = np.array([row.share[b] for row in rows])
+            ax.barh(range(len(rows)), share, left=left, color=shades[b], label=name, edgecolor="white", lw=0.5)
+            left += share
+        ax.set_yticks(range(len(rows)), [row.rule for row in rows], fontsize=9)
+        ax.invert_yaxis()
+        ax.set(xlabel="share of the gradient mass", xlim=(0, 1))
+        ax.set_title(f"by recorded solve rate, group size {report.group_size}", pad=24)
+        ax.grid(visible=False)
+        ax.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8, handlelength=1.2, borderaxespad=0.1)
+        save(figure, path)

@@ -278,7 +278,8 @@ def _form(row) -> tuple[str, ...]:
     for here, missing in (("successes", "attempts"), ("attempts", "successes")):
         if here in row:
             raise _missing(missing, row)
-    for key in ("reward", "rewards", "successes"):
+    lower = {str(name).lower() for name in row}
+    for key in sorted(("reward", "rewards", "successes"), key=lambda key: key not in lower):  # an exact match first
         if _near(key, row):
             raise _missing(key, row)
     raise InputError(f"no outcome, expected reward, rewards, or successes and attempts; found {_keys(row)}")
@@ -298,7 +299,7 @@ def _near(key, row) -> str | None:
 
 
 def _keys(row) -> str:
-    names = ", ".join(str(name) for name in list(row)[:8]) or "nothing"
+    names = ", ".join(name if name.isprintable() else repr(name) for name in list(row)[:8]) or "nothing"
     return names[:120] + (", ..." if len(row) > 8 or len(names) > 120 else "")
 
 
@@ -346,9 +347,9 @@ def _reward(name, value, is_csv) -> int:
 
 def _integer(name, value, low, is_csv) -> int:
     number = _number(value) if is_csv else value
-    if isinstance(number, (int, float)) and not isinstance(number, bool) and low <= number <= _LIMIT:  # False for NaN
-        if number == int(number):
-            return int(number)
+    numeric = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if numeric and low <= number <= _LIMIT and number == int(number):
+        return int(number)
     raise InputError(f"{name} is {_show(value)}, expected an integer of at least {low}")
 
 
