@@ -28,7 +28,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dynamics, the same for every rule that a run compares."""
 
-    mode: Literal["sampled", "expected"] = "sampled"  # expected: exact mean over groups, all prompts
+    # count: the number of successes is drawn, the update is its mean over arms (another estimator, with
+    # less variance); expected: exact mean over groups, all prompts
+    mode: Literal["sampled", "count", "expected"] = "sampled"
     steps: Count = 1500
     prompts: Count = 16  # prompts per step (B), drawn with replacement
     group_size: Count = 16  # rollouts per prompt (G)
@@ -39,6 +41,8 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     correction: Literal["none", "ratio", "clip"] = "none"  # importance ratio, or the PPO clip of it
     clip: Annotated[float, Meta(gt=0, lt=1)] = 0.2  # half-width of the PPO clip
     epochs: Count = 1  # passes over each batch
+    dynamic_sampling: bool = False  # replace uniform groups by groups of other prompts
+    max_rounds: Count = 10  # ... until this many times the batch has been drawn
     match: Literal["none", "mass", "grad", "slope"] = "none"  # what is made equal across rules
     seed: Whole = 0  # first seed
     seeds: Count = 10  # seeds seed .. seed+seeds-1; each draws its world and its samples
@@ -49,6 +53,7 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The synthetic world: prompts with clustered successes and decorrelated failures."""
 
     name: Literal["default", "hard", "rare", "split_rare"] = "default"
+    policy: Literal["bilinear", "linear"] = "bilinear"  # z = v^T W h, or z = W h with arms shared by prompts
     solve_rates: str = ""  # file of recorded rollouts that sets the initial solve rates
     train_prompts: Count = 128
     test_prompts: Count = 64  # held out; they share skills with the training prompts
@@ -69,6 +74,8 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     solve_sd: NonNegative = 2.0  # spread of logit p0
     solve_min: Annotated[float, Meta(gt=0, lt=0.5)] = 2e-3  # smallest p0
     test_solve_mean: float | None = None  # mean of logit p0 of held-out prompts; default: solve_mean
+    false_negative: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # chance that the verifier gives a success 0
+    false_positive: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # chance that it gives a failure 1
     split_skills: bool = False  # prompts with p0 > 1/4 use the first half of the skills, others the second
 
 
@@ -340,6 +347,11 @@ def _check(regime: Regime, contenders: tuple[Contender, ...], where: str) -> Non
     if world.skills_per_prompt * world.arms_per_skill >= world.arms:
         raise InputError(f"{place}: world.arms is {world.arms}, expected more than "
                          f"skills_per_prompt * arms_per_skill = {world.skills_per_prompt * world.arms_per_skill}")
+    if world.policy == "linear" and world.skills * world.arms_per_skill >= world.arms:
+        raise InputError(f"{place}: world.arms is {world.arms}, expected more than skills * arms_per_skill = "
+                         f"{world.skills * world.arms_per_skill} under policy = linear")
+    if train.mode == "expected" and train.dynamic_sampling:
+        raise InputError(f"{place}: train.dynamic_sampling has no exact expectation here; use mode = sampled or count")
     pool = world.skills // 2 if world.split_skills else world.skills
     if world.skills_per_prompt > pool:
         raise InputError(f"{place}: world.skills_per_prompt is {world.skills_per_prompt}, expected at most {pool}")
@@ -360,6 +372,8 @@ def _check_effect(overrides: dict, contenders, regimes) -> None:
         for key in overrides:
             if key.startswith("controller."):
                 raise InputError(f"--{key} has no effect: no compared rule is adaptive")
+    if "train.max_rounds" in overrides and not any(r.train.dynamic_sampling for r in regimes):
+        raise InputError("--train.max_rounds has no effect: set --train.dynamic_sampling true")
     if "train.clip" in overrides and all(r.train.correction != "clip" for r in regimes):
         raise InputError("--train.clip has no effect: set --train.correction clip")
     if any(r.world.solve_rates for r in regimes):

@@ -156,13 +156,13 @@ def test_changing_each_key_changes_the_run(tmp_path):
             "controller": {"rate": 0.3, "h_star": 3.2}}
     changes = {
         "train": {"mode": "expected", "steps": 11, "prompts": 5, "group_size": 5, "lr": 21.0, "lr_table": 0.5,
-                  "optimizer": "adam", "staleness": 3, "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1,
+                  "optimizer": "adam", "staleness": 3, "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1, "dynamic_sampling": True,
                   "match": "slope"},
         "world": {"name": "hard", "train_prompts": 13, "test_prompts": 7, "arms": 33, "hidden": 15, "token": 15,
                   "skills": 11, "skills_per_prompt": 3, "arms_per_skill": 3, "common": 0.6, "cluster": 0.6,
                   "skill_token": 0.5, "common_token": 0.2, "decoy": 0.3, "decoy_hard": 0.5, "bias_sd": 0.5,
                   "solve_mean": -1.0, "solve_sd": 1.0, "solve_min": 0.1, "test_solve_mean": 0.0,
-                  "split_skills": True},
+                  "split_skills": True, "policy": "linear", "false_negative": 0.1, "false_positive": 0.1},
         "controller": {"rate": 0.2, "h_star": 3.3, "relative": True, "delta_min": 0.9, "alpha_max": 1.2,
                        "ablation": "no_alpha", "ema_literal": True},
     }
@@ -180,6 +180,6 @@ def test_changing_each_key_changes_the_run(tmp_path):
                 ignored.append(f"{section}.{key}")
     assert ignored == []
     # and the list above is complete, but for keys that only choose what is run or recorded
-    assert set(config.Train.__struct_fields__) - set(changes["train"]) == {"seeds", "record"}
+    assert set(config.Train.__struct_fields__) - set(changes["train"]) == {"seeds", "record", "max_rounds"}
     assert set(config.World.__struct_fields__) - set(changes["world"]) == {"solve_rates"}
     assert set(config._CONTROLLER_KEYS) - set(changes["controller"]) == {"horizon"}

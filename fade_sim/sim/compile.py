@@ -12,14 +12,14 @@ from numba import config as numba_config
 from numba import njit
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = ("sim/kernels.py", "sim/measure.py", "sim/compile.py", "advantage/rules.py", "advantage/controller.py")
+_SOURCES = sorted([*_PACKAGE.glob("sim/*.py"), *_PACKAGE.glob("advantage/*.py")])
 # Reordering of sums is allowed (it vectorises them); infinities and NaN keep their meaning.
 _FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
 
 
 def _cache_dir() -> str | None:
     """A writable folder for this exact source, or None."""
-    digest = hashlib.sha256(b"".join((_PACKAGE / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
     root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(root) / "fade-sim" / digest
     try:

@@ -11,71 +11,25 @@ Random numbers are a hash of (seed, step, index): no state, so nothing depends o
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
 from fade_sim.sim.compile import kernel
+from fade_sim.sim.layout import (
+    ADAM_BETA1, ADAM_BETA2, ADAM_EPS, ALPHA, CLIP, DELTA, DRAWN, EMA, FULL, H0, HHAT, NONE, PHAT, PHAT_KEPT, SCALE,
+    STATIC, STEP, UNIT, UPDATES,
+)
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
     register_jitable(_function)
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
-NONE, RATIO, CLIP = 0, 1, 2  # correction
-STATIC, FULL, BATCH, EMA, UNIT = 0, 1, 2, 3, 4  # how the table of a step is made
-PHAT, HHAT, H0, STEP, SCALE, ALPHA, DELTA, UPDATES = range(8)  # slots of State.running
-ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.99, 1e-8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-
-
-class Dynamics(NamedTuple):
-    """Scalars of `config.Train`, in the types of the kernels."""
-
-    key: int  # uint64 stream of the seed
-    prompts: int
-    group_size: int
-    lr: float
-    lr_table: float
-    adam: bool
-    lag: int
-    correction: int
-    clip: float
-    epochs: int
-    slope_match: bool
-
-
-class Weights(NamedTuple):
-    """How a step's table comes about: a fixed one, or the controller's, or a scale control of it."""
-
-    kind: int  # STATIC, FULL, BATCH, EMA, UNIT
-    table: np.ndarray  # (G+1, 2) of a static rule; of dr_grpo for the controls
-    factor: float  # constant on all weights (match = mass, grad)
-    rate: float  # of the moving averages
-    scale_rate: float
-    alpha_max: float
-    delta_min: float
-    h_star: float  # NaN: half of the starting entropy
-    relative: bool
-    ablation: int
-    horizon: float
-    normalize: int
-
-
-class State(NamedTuple):
-    """Everything that a step changes."""
-
-    head: np.ndarray  # (V, d)
-    history: np.ndarray  # (lag+1, V, d) ring of past heads
-    theta: np.ndarray  # (N, K)
-    moment1: np.ndarray  # (V, d) Adam
-    moment2: np.ndarray  # (V, d) Adam
-    running: np.ndarray  # (8,) phat, Hhat, H0, step, smoothed scale, alpha, delta, updates of Adam
-    table: np.ndarray  # (G+1, 2) weights of the last step
 
 
 @kernel
@@ -98,28 +52,41 @@ def uniform(stream, index):
 
 
 @kernel
-def policy(head, theta, bias, token, hidden, prob):
-    """Fill prob (K,) with softmax(b + theta + v^T W h); returns its entropy in nats."""
-    K, V = token.shape
-    d = hidden.shape[1]
+def logits(linear, head, theta, bias, token, hidden, z):
+    """z (K,) = b + theta + v^T W h; linear: b + theta + W h with one h for all arms."""
+    K = bias.shape[0]
+    V, d = head.shape
+    for a in range(K):
+        total = bias[a] + theta[a]
+        if linear:
+            for j in range(d):
+                total += head[a, j] * hidden[0, j]
+        else:
+            for i in range(V):
+                s = 0.0
+                for j in range(d):
+                    s += head[i, j] * hidden[a, j]
+                total += token[a, i] * s
+        z[a] = total
+
+
+@kernel
+def policy(world, x, head, theta, prob):
+    """Fill prob (K,) with the policy on prompt x; returns its entropy in nats."""
+    K = prob.shape[0]
+    logits(world.linear, head, theta, world.bias[x], world.token[x], world.hidden[x], prob)
     top = -np.inf
     for a in range(K):
-        z = bias[a] + theta[a]
-        for i in range(V):
-            s = 0.0
-            for j in range(d):
-                s += head[i, j] * hidden[a, j]
-            z += token[a, i] * s
-        prob[a] = z
-        top = max(top, z)
+        top = max(top, prob[a])
     Z = 0.0
     zsum = 0.0
     for a in range(K):
-        x = prob[a] - top
-        e = math.exp(x)
+        shifted = prob[a] - top
+        e = math.exp(shifted)
         prob[a] = e
         Z += e
-        zsum += e * x
+        if e > 0.0:  # 0 * -inf
+            zsum += e * shifted
     for a in range(K):
         prob[a] /= Z
     return math.log(Z) - zsum / Z
@@ -204,97 +171,167 @@ def weigh(w, running, successes, solve_rate, entropy, table):
 
 
 @kernel
-def sample(world, dyn, state, step, chosen, mu, counts, successes):
-    """Draw a batch from the behaviour policy. Returns its solve rate and mean entropy."""
-    K = world.bias.shape[1]
-    B, G = dyn.prompts, dyn.group_size
-    stream = step_key(dyn.key, step)
-    behaviour = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
-    solved = 0
-    entropy = 0.0
-    cdf = np.empty(K)
-    for b in range(B):
-        x = min(int(uniform(stream, b) * world.n_train), world.n_train - 1)
-        chosen[b] = x
-        entropy += policy(behaviour, state.theta[x], world.bias[x], world.token[x], world.hidden[x], mu[b])
-        total = 0.0
-        for a in range(K):
-            total += mu[b, a]
-            cdf[a] = total
-            counts[b, a] = 0
-        c = 0
-        for g in range(G):
-            u = uniform(stream, B + b * G + g) * total
-            low, high = 0, K - 1  # first arm whose cumulative probability exceeds u
-            while low < high:
-                middle = (low + high) // 2
-                if cdf[middle] > u:
-                    high = middle
-                else:
-                    low = middle + 1
-            counts[b, low] += 1
-            if world.success[x, low]:
-                c += 1
-        successes[b] = c
-        solved += c
-    return solved / (B * G), entropy / B
+def rewarded(world, p):
+    """Chance of reward 1 where p is the chance of a success: the verifier may err both ways."""
+    return p * (1.0 - world.false_negative) + (1.0 - p) * world.false_positive
 
 
 @kernel
-def update(world, dyn, state, log_binomial, fresh, chosen, mu, counts, successes, pi, coef, grad):
-    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
-    K, V = world.token.shape[1:]
-    d = world.hidden.shape[2]
+def _success_mass(world, x, prob):
+    p = 0.0
+    for a in range(prob.shape[0]):
+        if world.success[x, a]:
+            p += prob[a]
+    return min(p, 1.0)
+
+
+@kernel
+def _draw_rollouts(world, x, mu, G, stream, start, cdf, hit, miss):
+    """G rollouts of prompt x: fill hit and miss (K,) with rewarded and unrewarded counts; returns rewards."""
+    K = mu.shape[0]
+    noisy = world.false_negative > 0.0 or world.false_positive > 0.0
+    total = 0.0
+    for a in range(K):
+        total += mu[a]
+        cdf[a] = total
+        hit[a] = 0.0
+        miss[a] = 0.0
+    c = 0
+    for g in range(G):
+        u = uniform(stream, start + g) * total
+        low, high = 0, K - 1  # first arm whose cumulative probability exceeds u
+        while low < high:
+            middle = (low + high) // 2
+            if cdf[middle] > u:
+                high = middle
+            else:
+                low = middle + 1
+        reward = world.success[x, low]
+        if noisy:
+            chance = 1.0 - world.false_negative if reward else world.false_positive
+            reward = uniform(stream, start + G + g) < chance
+        if reward:
+            hit[low] += 1.0
+            c += 1
+        else:
+            miss[low] += 1.0
+    return c
+
+
+@kernel
+def _draw_count(world, x, mu, G, u, log_binomial, hit, miss):
+    """c ~ Bin(G, P(reward)); hit and miss are the mean counts of the arms given c. One uniform."""
+    p = rewarded(world, _success_mass(world, x, mu))
+    c = G if p >= 1.0 else 0
+    if 0.0 < p < 1.0:
+        below = 0.0
+        while c < G:
+            log_choose = log_binomial[c] + math.log(G / (G - c))
+            below += math.exp(log_choose + c * math.log(p) + (G - c) * math.log1p(-p))
+            if below > u:
+                break
+            c += 1
+    for a in range(mu.shape[0]):
+        chance = 1.0 - world.false_negative if world.success[x, a] else world.false_positive
+        hit[a] = c * mu[a] * chance / p if c > 0 else 0.0
+        miss[a] = (G - c) * mu[a] * (1.0 - chance) / (1.0 - p) if c < G else 0.0
+    return c
+
+
+@kernel
+def sample(world, dyn, state, log_binomial, step, batch):
+    """Draw a batch from the behaviour policy.
+
+    Returns the solve rate and mean entropy of every group drawn, before any filter, the number of
+    groups drawn, and the solve rate of the groups kept. With dynamic sampling a uniform group is
+    replaced by one of another prompt, until max_rounds times the batch has been drawn.
+    """
     B, G = dyn.prompts, dyn.group_size
-    table = state.table
+    stream = step_key(dyn.key, step)
+    behaviour = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
+    cdf = np.empty(world.bias.shape[1])
+    solved = 0
+    kept = 0
+    entropy = 0.0
+    drawn = 0
+    b = 0
+    while b < B:
+        start = drawn * (2 * G + 1)
+        drawn += 1
+        x = min(int(uniform(stream, start) * world.n_train), world.n_train - 1)
+        entropy += policy(world, x, behaviour, state.theta[x], batch.mu[b])
+        if dyn.count:
+            c = _draw_count(world, x, batch.mu[b], G, uniform(stream, start + 1), log_binomial,
+                            batch.hit[b], batch.miss[b])
+        else:
+            c = _draw_rollouts(world, x, batch.mu[b], G, stream, start + 1, cdf, batch.hit[b], batch.miss[b])
+        batch.chosen[b] = x
+        batch.successes[b] = c
+        solved += c
+        if dyn.dynamic and (c == 0 or c == G) and drawn < dyn.max_rounds * B:
+            continue
+        kept += c
+        b += 1
+    return solved / (drawn * G), entropy / drawn, drawn, kept / (B * G)
+
+
+@kernel
+def update(world, dyn, state, log_binomial, fresh, batch):
+    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
+    K = world.bias.shape[1]
+    V, d = state.head.shape
+    B, G = dyn.prompts, dyn.group_size
+    table, pi, coef, grad = state.table, batch.pi, batch.coef, batch.grad
     grad[:] = 0.0
     for b in range(B):
-        x = chosen[b]
-        w_s, w_f = table[successes[b], 0], table[successes[b], 1]
+        x = batch.chosen[b]
+        w_s, w_f = table[batch.successes[b], 0], table[batch.successes[b], 1]
         if w_s == 0.0 and w_f == 0.0:
             coef[b] = 0.0
             continue
+        mu = batch.mu[b]
         if dyn.slope_match:
-            p = 0.0
-            for a in range(K):
-                if world.success[x, a]:
-                    p += mu[b, a]
-            mean_s, mean_f = mean_weights(table, p, log_binomial)
+            mean_s, mean_f = mean_weights(table, rewarded(world, _success_mass(world, x, mu)), log_binomial)
             slope = mean_s - mean_f
             if slope != 0.0:
                 w_s /= slope
                 w_f /= slope
         if fresh:
-            pi[:] = mu[b]
+            pi[:] = mu
         else:
-            policy(state.head, state.theta[x], world.bias[x], world.token[x], world.hidden[x], pi)
+            policy(world, x, state.head, state.theta[x], pi)
         total = 0.0
         for a in range(K):
             m = 0.0
-            if counts[b, a] > 0:
-                weight = w_s if world.success[x, a] else w_f
-                rho = 1.0
+            if batch.hit[b, a] > 0.0 or batch.miss[b, a] > 0.0:
+                rho_s, rho_f = 1.0, 1.0
                 if dyn.correction != NONE:
-                    rho = pi[a] / mu[b, a]
-                    if dyn.correction == CLIP and (
-                        (weight > 0.0 and rho > 1.0 + dyn.clip) or (weight < 0.0 and rho < 1.0 - dyn.clip)
-                    ):
-                        rho = 0.0
-                m = counts[b, a] / G * rho * weight
+                    rho = pi[a] / mu[a]
+                    rho_s, rho_f = rho, rho
+                    if dyn.correction == CLIP:
+                        if w_s > 0.0 and rho > 1.0 + dyn.clip or w_s < 0.0 and rho < 1.0 - dyn.clip:
+                            rho_s = 0.0
+                        if w_f > 0.0 and rho > 1.0 + dyn.clip or w_f < 0.0 and rho < 1.0 - dyn.clip:
+                            rho_f = 0.0
+                m = (batch.hit[b, a] * rho_s * w_s + batch.miss[b, a] * rho_f * w_f) / G
             coef[b, a] = m
             total += m
         for a in range(K):
             coef[b, a] -= total * pi[a]
         for a in range(K):
-            for i in range(V):
-                s = coef[b, a] * world.token[x, a, i]
+            if world.linear:
                 for j in range(d):
-                    grad[i, j] += s * world.hidden[x, a, j]
+                    grad[a, j] += coef[b, a] * world.hidden[x, 0, j]
+            else:
+                for i in range(V):
+                    s = coef[b, a] * world.token[x, a, i]
+                    for j in range(d):
+                        grad[i, j] += s * world.hidden[x, a, j]
     _apply(dyn, state, grad, B)
     if dyn.lr_table != 0.0:
         for b in range(B):
             for a in range(K):
-                state.theta[chosen[b], a] += dyn.lr_table * coef[b, a]
+                state.theta[batch.chosen[b], a] += dyn.lr_table * coef[b, a]
 
 
 @kernel
@@ -321,22 +358,26 @@ def _apply(dyn, state, grad, B):
 
 
 @kernel
-def train(world, dyn, weights, state, log_binomial, first, last):
+def collect(world, dyn, weights, state, log_binomial, step, batch):
+    """First half of a step: draw the batch, then update the averages and this step's table."""
+    state.history[step % (dyn.lag + 1)] = state.head
+    solve_rate, entropy, drawn, kept = sample(world, dyn, state, log_binomial, step, batch)
+    running = state.running
+    running[DRAWN] += drawn
+    running[PHAT_KEPT] = ema(running[PHAT_KEPT], kept, weights.rate)
+    weigh(weights, running, batch.successes, solve_rate, entropy, state.table)
+
+
+@kernel
+def learn(world, dyn, state, log_binomial, batch):
+    """Second half: the passes over the batch with the step's table."""
+    for epoch in range(dyn.epochs):
+        update(world, dyn, state, log_binomial, dyn.lag == 0 and epoch == 0, batch)
+
+
+@kernel
+def train(world, dyn, weights, state, log_binomial, first, last, batch):
     """Steps first .. last-1, in place on `state`."""
-    K, V = world.token.shape[1:]
-    d = world.hidden.shape[2]
-    B = dyn.prompts
-    chosen = np.empty(B, np.int64)
-    successes = np.empty(B, np.int64)
-    mu = np.empty((B, K))
-    counts = np.empty((B, K), np.int64)
-    pi = np.empty(K)
-    coef = np.empty((B, K))
-    grad = np.empty((V, d))
     for step in range(first, last):
-        state.history[step % (dyn.lag + 1)] = state.head
-        solve_rate, entropy = sample(world, dyn, state, step, chosen, mu, counts, successes)
-        weigh(weights, state.running, successes, solve_rate, entropy, state.table)
-        for epoch in range(dyn.epochs):
-            fresh = dyn.lag == 0 and epoch == 0
-            update(world, dyn, state, log_binomial, fresh, chosen, mu, counts, successes, pi, coef, grad)
+        collect(world, dyn, weights, state, log_binomial, step, batch)
+        learn(world, dyn, state, log_binomial, batch)

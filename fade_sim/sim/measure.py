@@ -3,7 +3,9 @@
 Averages over prompts of: pass@k = 1 - (1-p)^k, the entropy H and its parts H_S, H_F (nats;
 H = h(p) + p H_S + q H_F), the number of distinct success modes expected in MODE_ROLLOUTS
 rollouts; for the training prompts and for the held-out ones. Masses m_S, m_F are exact at the
-group size, under the current policy and the current weights.
+group size, under the current policy and the current weights (on rewards, where the verifier errs).
+phat_kept is phat as a filter of uniform groups would see it, groups_drawn the groups drawn so far
+per group used.
 """
 
 import math
@@ -11,29 +13,17 @@ import math
 import numpy as np
 
 from fade_sim.sim.compile import kernel
-from fade_sim.sim.kernels import ALPHA, DELTA, HHAT, PHAT, mean_weights
+from fade_sim.sim.kernels import (
+    ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP, logits, mean_weights, rewarded,
+)
 
 MODE_ROLLOUTS = 16
 PER_SPLIT = ("pass@1", "pass@10", "pass@100", "entropy", "entropy_success", "entropy_failure", "modes")
 METRICS = (
     *(f"train_{name}" for name in PER_SPLIT), *(f"test_{name}" for name in PER_SPLIT),
-    "m_S", "m_F", "alpha", "delta", "phat", "Hhat",
+    "m_S", "m_F", "alpha", "delta", "phat", "Hhat", "phat_kept", "groups_drawn",
 )
 _N = len(PER_SPLIT)
-
-
-@kernel
-def _logits(head, theta, bias, token, hidden, z):
-    K, V = token.shape
-    d = hidden.shape[1]
-    for a in range(K):
-        total = bias[a] + theta[a]
-        for i in range(V):
-            s = 0.0
-            for j in range(d):
-                s += head[i, j] * hidden[a, j]
-            total += token[a, i] * s
-        z[a] = total
 
 
 @kernel
@@ -61,8 +51,8 @@ def _log1pexp(x):
 
 
 @kernel
-def measure(world, state, log_binomial, out):
-    """Fill out (len(METRICS),) for the current head and table."""
+def measure(world, state, log_binomial, prompts, out):
+    """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
     P, K = world.bias.shape
     z = np.empty(K)
     modes = np.empty(world.n_modes)
@@ -71,7 +61,7 @@ def measure(world, state, log_binomial, out):
     for x in range(P):
         trained = x < world.n_train
         theta = state.theta[x] if trained else no_theta
-        _logits(state.head, theta, world.bias[x], world.token[x], world.hidden[x], z)
+        logits(world.linear, state.head, theta, world.bias[x], world.token[x], world.hidden[x], z)
         lse_s, h_s = _conditional(z, world.success[x], True)
         lse_f, h_f = _conditional(z, world.success[x], False)
         log_p = -_log1pexp(lse_f - lse_s)
@@ -95,10 +85,14 @@ def measure(world, state, log_binomial, out):
         out[at + 5] += h_f / n
         out[at + 6] += distinct / n
         if trained:
-            mean_s, mean_f = mean_weights(state.table, p, log_binomial)
-            out[2 * _N] += p * mean_s / n
-            out[2 * _N + 1] -= q * mean_f / n
+            r = rewarded(world, p)
+            mean_s, mean_f = mean_weights(state.table, r, log_binomial)
+            out[2 * _N] += r * mean_s / n
+            out[2 * _N + 1] -= (1.0 - r) * mean_f / n
     out[2 * _N + 2] = state.running[ALPHA]
     out[2 * _N + 3] = state.running[DELTA]
     out[2 * _N + 4] = state.running[PHAT]
     out[2 * _N + 5] = state.running[HHAT]
+    out[2 * _N + 6] = state.running[PHAT_KEPT]
+    used = state.running[STEP] * prompts
+    out[2 * _N + 7] = state.running[DRAWN] / used if used > 0.0 else 1.0

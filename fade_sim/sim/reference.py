@@ -9,7 +9,7 @@ import numpy as np
 
 from fade_sim.advantage import BatchStats, batch_scale, controller, resolve, weight_table
 from fade_sim.advantage.methods import make
-from fade_sim.sim import kernels as k
+from fade_sim.sim import layout as k
 
 _MASK = (1 << 64) - 1
 
@@ -28,11 +28,24 @@ def uniform(key: int, step: int, index: int) -> float:
     return (_mix((stream + (index + 1) * golden) & _MASK) >> 11) / 2**53
 
 
-def policy(head, theta, bias, token, hidden):
-    """Probabilities (..., K): softmax of b + theta + v^T W h."""
-    z = bias + theta + np.einsum("...kv,vd,...kd->...k", token, head, hidden)
+def policy(world, prompts, head, theta):
+    """Probabilities (B, K) on these prompts: softmax of b + theta + v^T W h, or b + theta + W h."""
+    hidden = world.hidden[prompts]
+    if world.linear:
+        z = np.einsum("kd,bd->bk", head, hidden[:, 0])
+    else:
+        z = np.einsum("bkv,vd,bkd->bk", world.token[prompts], head, hidden)
+    z = world.bias[prompts] + theta + z
     e = np.exp(z - z.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def head_gradient(world, prompts, coef):
+    """Mean over prompts of sum_a coef_a d z_a / d W, (V, d) or (K, d)."""
+    hidden = world.hidden[prompts]
+    if world.linear:
+        return np.einsum("bk,bd->kd", coef, hidden[:, 0]) / len(prompts)
+    return np.einsum("bk,bkv,bkd->vd", coef, world.token[prompts], hidden) / len(prompts)
 
 
 def entropy(pi):
@@ -59,7 +72,7 @@ def importance(pi, mu, weight, dyn: k.Dynamics):
 def apply_update(world, dyn: k.Dynamics, state: k.State, prompts, arm_weight, pi) -> None:
     """One optimiser step from Am (B, K), the weight that falls on each arm of each prompt of the batch."""
     coef = arm_weight - arm_weight.sum(axis=1, keepdims=True) * pi  # centred: scores have mean zero
-    grad = np.einsum("bk,bkv,bkd->vd", coef, world.token[prompts], world.hidden[prompts]) / len(prompts)
+    grad = head_gradient(world, prompts, coef)
     if dyn.adam:
         state.running[k.UPDATES] += 1
         t = state.running[k.UPDATES]
@@ -101,34 +114,55 @@ def mean_weights(table, p):
     return pmf @ table[1:, 0], pmf @ table[:-1, 1]
 
 
+def reward_chance(world, prompts):
+    """P(reward 1) of each arm, (B, K): 1 for a success and 0 for a failure unless the verifier errs."""
+    return np.where(world.success[prompts], 1 - world.false_negative, world.false_positive)
+
+
+def draw_group(world, dyn: k.Dynamics, x: int, mu, step: int, start: int):
+    """(hit, miss), each (K,): rewarded and unrewarded rollouts by arm, from the uniforms at `start`."""
+    G, chance = dyn.group_size, reward_chance(world, x)
+    if dyn.count:
+        p = float(mu @ chance)
+        pmf = [math.comb(G, c) * p**c * (1 - p) ** (G - c) for c in range(G + 1)]
+        c = int(np.searchsorted(np.cumsum(pmf)[:-1], uniform(dyn.key, step, start), side="right"))
+        return (c * mu * chance / p if c else 0 * mu), ((G - c) * mu * (1 - chance) / (1 - p) if c < G else 0 * mu)
+    hit, miss, cdf = np.zeros_like(mu), np.zeros_like(mu), np.cumsum(mu)
+    for g in range(G):
+        u = uniform(dyn.key, step, start + g) * cdf[-1]
+        a = min(np.searchsorted(cdf, u, side="right"), len(cdf) - 1)
+        rewarded = chance[a] == 1 or (chance[a] > 0 and uniform(dyn.key, step, start + G + g) < chance[a])
+        (hit if rewarded else miss)[a] += 1
+    return hit, miss
+
+
 def train_step(world, dyn: k.Dynamics, method, ctrl: controller.State, factor: float, state: k.State, step: int):
     """One sampled step on `state` in place; returns the new controller state."""
     B, G = dyn.prompts, dyn.group_size
     head = behaviour_head(state, dyn, step)
-    prompts = np.array([min(int(uniform(dyn.key, step, b) * world.n_train), world.n_train - 1) for b in range(B)])
-    theta = state.theta[prompts].copy()
-    args = world.bias[prompts], world.token[prompts], world.hidden[prompts]
-    mu = policy(head, theta, *args)
-    success = world.success[prompts]
-    counts = np.zeros_like(mu)
-    for b in range(B):
-        cdf = np.cumsum(mu[b])
-        for g in range(G):
-            u = uniform(dyn.key, step, B + b * G + g) * cdf[-1]
-            counts[b, min(np.searchsorted(cdf, u, side="right"), len(cdf) - 1)] += 1
-    successes = (counts * success).sum(axis=1).astype(int)
-    ctrl = controller.update(ctrl, successes.sum() / (B * G), float(entropy(mu).mean()))
+    kept, solved, entropies = [], [], []
+    while len(kept) < B:
+        start = len(solved) * (2 * G + 1)
+        x = min(int(uniform(dyn.key, step, start) * world.n_train), world.n_train - 1)
+        mu = policy(world, [x], head, state.theta[[x]])[0]
+        hit, miss = draw_group(world, dyn, x, mu, step, start + 1)
+        solved.append(round(hit.sum()))
+        entropies.append(float(entropy(mu)))
+        if not (dyn.dynamic and solved[-1] in (0, G) and len(solved) < dyn.max_rounds * B):
+            kept.append((x, mu, hit, miss))
+    prompts, mu, hit, miss = (np.array(column) for column in zip(*kept, strict=True))
+    successes = np.rint(hit.sum(axis=1)).astype(int)
+    ctrl = controller.update(ctrl, sum(solved) / (len(solved) * G), float(np.mean(entropies)))
     batch = BatchStats(successes, np.full(B, G))
     table, ctrl = step_table(method, ctrl, factor, G, lambda full, base: batch_scale(full, base, batch))
-    w_s, w_f = table[successes, 0], table[successes, 1]
+    w_s, w_f = table[successes, 0][:, None], table[successes, 1][:, None]
     if dyn.slope_match:
-        mean_s, mean_f = mean_weights(table, (mu * success).sum(axis=1))
-        slope = np.where(mean_s - mean_f == 0, 1.0, mean_s - mean_f)
+        mean_s, mean_f = mean_weights(table, (mu * reward_chance(world, prompts)).sum(axis=1))
+        slope = np.where(mean_s - mean_f == 0, 1.0, mean_s - mean_f)[:, None]
         w_s, w_f = w_s / slope, w_f / slope
-    weight = np.where(success, w_s[:, None], w_f[:, None])
     for _ in range(dyn.epochs):
-        pi = policy(state.head, state.theta[prompts], *args)
-        arm_weight = counts / G * importance(pi, mu, weight, dyn) * weight
-        apply_update(world, dyn, state, prompts, arm_weight, pi)
+        pi = policy(world, prompts, state.head, state.theta[prompts])
+        arm_weight = hit * importance(pi, mu, w_s, dyn) * w_s + miss * importance(pi, mu, w_f, dyn) * w_f
+        apply_update(world, dyn, state, prompts, arm_weight / G, pi)
     state.table[:] = table
     return ctrl

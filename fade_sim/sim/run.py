@@ -17,11 +17,11 @@ from fade_sim.advantage import controller, make, resolve, rules, weight_table
 from fade_sim.advantage.controller import ABLATIONS, SCALE_RATE
 from fade_sim.diagnostics import spectrum
 from fade_sim.errors import InputError
-from fade_sim.sim import expected, kernels
+from fade_sim.sim import expected, kernels, layout
 from fade_sim.sim.measure import METRICS, measure
 from fade_sim.sim.world import WorldArrays, make_world
 
-_CONTROL = {"none": kernels.FULL, "batch": kernels.BATCH, "ema": kernels.EMA, "unit": kernels.UNIT}
+_CONTROL = {"none": layout.FULL, "batch": layout.BATCH, "ema": layout.EMA, "unit": layout.UNIT}
 SPECTRUM = ("rank1", "stable_rank", "effective_rank", "M1_share")
 
 
@@ -54,17 +54,17 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
     steps = record_steps(train.steps, train.record)
     shape = len(contenders), len(seeds), len(steps)
     metrics = np.full((*shape, len(METRICS)), np.nan)
-    heads = np.empty((*shape, regime.world.token, regime.world.hidden))
+    worlds = [make_world(regime.world, seed, solve_rates) for seed in seeds]
+    heads = np.empty((*shape, *head_shape(worlds[0])))
 
     def replica(job: tuple[int, int], world: WorldArrays) -> None:
         i, j = job
         run = _Replica(train, contenders[i], world, seeds[j])
         for r, step in enumerate(steps):
             run.advance(int(step), progress)
-            measure(world, run.state, run.log_binomial, metrics[i, j, r])
+            measure(world, run.state, run.log_binomial, train.prompts, metrics[i, j, r])
             heads[i, j, r] = run.state.head
 
-    worlds = [make_world(regime.world, seed, solve_rates) for seed in seeds]
     workers = threads or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(replica, (i, j), worlds[j]) for j in range(len(seeds)) for i in range(len(contenders))]
@@ -102,16 +102,18 @@ class _Replica:
         self.state = new_state(world, self.dyn)
         self.state.table[:] = self.factor * weight_table(first, G)
         if self.method.rule.adaptive:
-            self.state.running[[kernels.ALPHA, kernels.DELTA]] = gains
+            self.state.running[[layout.ALPHA, layout.DELTA]] = gains
         self.weights = weights(self.method, self.ctrl, self.state.table, self.factor, train)
+        self.batch = new_batch(world, self.dyn)
         self.step = 0
 
     def advance(self, to: int, progress) -> None:
         """Take steps until `to` of them are done."""
         while self.step < to:
             until = min(to, self.step + 200)  # short calls keep Ctrl-C and the progress bar alive
-            if self.train.mode == "sampled":
-                kernels.train(self.world, self.dyn, self.weights, self.state, self.log_binomial, self.step, until)
+            if self.train.mode != "expected":
+                kernels.train(self.world, self.dyn, self.weights, self.state, self.log_binomial, self.step, until,
+                              self.batch)
             else:
                 for step in range(self.step, until):
                     self.ctrl = expected.train_step(
@@ -123,39 +125,53 @@ class _Replica:
     def _copy_controller(self) -> None:
         """Expected mode keeps its controller as a value; show it where the recorder looks."""
         running, ctrl = self.state.running, self.ctrl
-        running[kernels.PHAT], running[kernels.HHAT] = ctrl.phat, ctrl.hhat
+        running[layout.PHAT], running[layout.HHAT] = ctrl.phat, ctrl.hhat
         if self.method.rule.adaptive:
-            running[[kernels.ALPHA, kernels.DELTA]] = controller.gains(ctrl)
+            running[[layout.ALPHA, layout.DELTA]] = controller.gains(ctrl)
 
 
-def dynamics(train, seed: int) -> kernels.Dynamics:
+def dynamics(train, seed: int) -> layout.Dynamics:
     """`config.Train` in the types of the kernels."""
     key = np.random.SeedSequence([seed, 0x44594E]).generate_state(1, np.uint64)[0]
-    correction = {"none": kernels.NONE, "ratio": kernels.RATIO, "clip": kernels.CLIP}[train.correction]
-    return kernels.Dynamics(
+    correction = {"none": layout.NONE, "ratio": layout.RATIO, "clip": layout.CLIP}[train.correction]
+    return layout.Dynamics(
         key, train.prompts, train.group_size, train.lr, train.lr_table, train.optimizer == "adam", train.staleness,
-        correction, train.clip, train.epochs, train.match == "slope",
+        correction, train.clip, train.epochs, train.match == "slope", train.mode == "count", train.dynamic_sampling,
+        train.max_rounds,
     )
 
 
-def new_state(world: WorldArrays, dyn: kernels.Dynamics) -> kernels.State:
+def head_shape(world: WorldArrays) -> tuple[int, int]:
+    """(V, d), or (K, d) of a linear policy."""
+    rows = world.bias.shape[1] if world.linear else world.token.shape[2]
+    return rows, world.hidden.shape[2]
+
+
+def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
     """The state before the first step: zero head and table, nothing averaged yet."""
-    K, V = world.token.shape[1:]
-    d = world.hidden.shape[2]
-    running = np.full(8, np.nan)
-    running[[kernels.PHAT, kernels.STEP, kernels.UPDATES]] = 0.5, 0.0, 0.0
-    return kernels.State(
-        np.zeros((V, d)), np.zeros((dyn.lag + 1, V, d)), np.zeros((world.n_train, K)), np.zeros((V, d)),
-        np.zeros((V, d)), running, np.zeros((dyn.group_size + 1, 2)),
+    shape = head_shape(world)
+    running = np.zeros(10)
+    running[[layout.PHAT, layout.PHAT_KEPT]] = 0.5
+    running[[layout.HHAT, layout.H0, layout.SCALE, layout.ALPHA, layout.DELTA]] = np.nan
+    return layout.State(
+        np.zeros(shape), np.zeros((dyn.lag + 1, *shape)), np.zeros((world.n_train, world.bias.shape[1])),
+        np.zeros(shape), np.zeros(shape), running, np.zeros((dyn.group_size + 1, 2)),
     )
 
 
-def weights(method, ctrl: controller.State, table, factor: float, train) -> kernels.Weights:
+def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
+    """Scratch arrays of a step."""
+    B, K = dyn.prompts, world.bias.shape[1]
+    return layout.Batch(np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K)), np.zeros((B, K)),
+                        np.zeros((B, K)), np.zeros((B, K)), np.zeros(K), np.zeros(head_shape(world)))
+
+
+def weights(method, ctrl: controller.State, table, factor: float, train) -> layout.Weights:
     """How the kernels make each step's table for this method."""
     rule = method.rule
-    kind = _CONTROL[rule.control] if rule.adaptive else kernels.STATIC
+    kind = _CONTROL[rule.control] if rule.adaptive else layout.STATIC
     base = weight_table(make("dr_grpo"), train.group_size) if rule.adaptive else table.copy()
-    return kernels.Weights(
+    return layout.Weights(
         kind, base, factor, 1.0 - ctrl.rate if ctrl.ema_literal else ctrl.rate, SCALE_RATE, ctrl.alpha_max,
         ctrl.delta_min, math.nan if ctrl.h_star is None else ctrl.h_star, ctrl.relative,
         ABLATIONS.index(ctrl.ablation), float(ctrl.horizon),
@@ -169,7 +185,7 @@ def first_gains(ctrl: controller.State) -> tuple[float, float]:
     return controller.gains(start)[0], 1.0
 
 
-def match_factor(train, method, world: WorldArrays, dyn: kernels.Dynamics) -> float:
+def match_factor(train, method, world: WorldArrays, dyn: layout.Dynamics) -> float:
     """Constant on all weights that makes the rule equal to dr_grpo at the start (match = mass or grad)."""
     if train.match not in ("mass", "grad"):
         return 1.0
@@ -179,7 +195,7 @@ def match_factor(train, method, world: WorldArrays, dyn: kernels.Dynamics) -> fl
         if train.match == "grad":
             size.append(float(np.linalg.norm(expected.expected_gradient(world, table, dyn))))
         else:
-            size.append(expected.total_mass(world, table))
+            size.append(expected.total_mass(expected.initial_policy(world)[2], table))
     if size[1] == 0.0:
         raise InputError(f"train.match = {train.match}: {method.label} has no {train.match} at the start to match")
     return size[0] / size[1]

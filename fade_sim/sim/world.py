@@ -20,13 +20,16 @@ import numpy as np
 class WorldArrays(NamedTuple):
     """P prompts (training first), K arms. Plain arrays: the kernels take this as it is."""
 
-    hidden: np.ndarray  # (P, K, d), norm about 1
-    token: np.ndarray  # (P, K, V), norm about 1
+    hidden: np.ndarray  # (P, K, d), norm about 1; linear: (P, 1, d), one for all arms
+    token: np.ndarray  # (P, K, V), norm about 1; linear: (P, 0, 0)
     bias: np.ndarray  # (P, K) logits at W = 0
     success: np.ndarray  # (P, K) bool
     mode: np.ndarray  # (P, K) int64: which of the prompt's skills a success shows; -1 for a failure
     n_train: int  # prompts 0 .. n_train-1 are trained, the others are held out
     n_modes: int  # skills per prompt at most
+    linear: bool  # z = W h in place of v^T W h
+    false_negative: float  # chance that the verifier gives a success 0
+    false_positive: float  # chance that it gives a failure 1
 
 
 def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldArrays:
@@ -44,6 +47,8 @@ def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldA
         n_train = len(p0) - len(p0) // 3
     P, K, M = len(p0), spec.arms, spec.skills
     skill_hidden = _directions(rng, (M,), spec.hidden, first_zero=True)
+    if spec.policy == "linear":
+        return _linear_world(spec, rng, p0, n_train, skill_hidden)
     common_token = _directions(rng, (), spec.token)
     own = _directions(rng, (M,), spec.token)
     skill_token = np.sqrt(spec.common_token) * common_token + np.sqrt(1 - spec.common_token) * own
@@ -61,9 +66,35 @@ def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldA
     share = np.where(success | decoy, spec.skill_token, 0.0)[..., None]
     token = np.sqrt(share) * skill_token[shown] + np.sqrt(1 - share) * _directions(rng, (P, K), spec.token)
 
-    bias = rng.normal(0.0, 1.0, (P, K)) * spec.bias_sd
-    bias = np.where(success, bias + _shift_to(p0, bias, success)[:, None], bias)
-    return WorldArrays(hidden, token, bias, success, mode, n_train, spec.skills_per_prompt)
+    bias = _bias(spec, rng, p0, success)
+    return WorldArrays(hidden, token, bias, success, mode, n_train, spec.skills_per_prompt, False,
+                       spec.false_negative, spec.false_positive)
+
+
+def _linear_world(spec, rng, p0, n_train, skill_hidden) -> WorldArrays:
+    """Arms mean the same in every prompt: skill m owns arms_per_skill of them, in order. A prompt shows
+    its skills in its one hidden state, h = sqrt(c) u1 + sqrt(1-c) (sqrt(rho_S) C + sqrt(1-rho_S) xi),
+    with C the direction of the sum of its skills' C_m; the head W is (K, d)."""
+    P, K = len(p0), spec.arms
+    chosen, n_skills = _skills(spec, rng, p0)
+    shown = np.arange(spec.skills_per_prompt) < n_skills[:, None]
+    owner = np.arange(K) // spec.arms_per_skill  # arms past the last skill belong to nobody
+    match = (owner[None, :, None] == chosen[:, None, :]) & shown[:, None, :]
+    mode = np.where(match.any(axis=2), match.argmax(axis=2), -1).astype(np.int64)
+    centre = (skill_hidden[chosen] * shown[..., None]).sum(axis=1)
+    centre /= np.linalg.norm(centre, axis=1, keepdims=True)
+    xi = _directions(rng, (P,), spec.hidden, first_zero=True)
+    hidden = np.sqrt(1 - spec.common) * (np.sqrt(spec.cluster) * centre + np.sqrt(1 - spec.cluster) * xi)
+    hidden[:, 0] += np.sqrt(spec.common)
+    success = mode >= 0
+    return WorldArrays(hidden[:, None, :], np.zeros((P, 0, 0)), _bias(spec, rng, p0, success), success, mode, n_train,
+                       spec.skills_per_prompt, True, spec.false_negative, spec.false_positive)
+
+
+def _bias(spec, rng, p0, success) -> np.ndarray:
+    """Logits at W = 0, (P, K): noise, then a constant on the successes so that the solve rate is p0."""
+    bias = rng.normal(0.0, 1.0, success.shape) * spec.bias_sd
+    return np.where(success, bias + _shift_to(p0, bias, success)[:, None], bias)
 
 
 def solve_rates_from_counts(successes, attempts) -> np.ndarray:
@@ -88,13 +119,8 @@ def _directions(rng, shape: tuple, dim: int, first_zero: bool = False) -> np.nda
 
 def _success_arms(spec, rng, p0) -> tuple[np.ndarray, np.ndarray]:
     """(mode, skill), each (P, K): mode is the index among the prompt's own skills, -1 for failures."""
-    P, K, M, R = len(p0), spec.arms, spec.skills, spec.skills_per_prompt
-    score = rng.random((P, M))
-    if spec.split_skills:  # easy prompts live on the first half of the skills, hard ones on the second
-        wrong_half = (np.arange(M) < M // 2) != (p0 > 0.25)[:, None]
-        score = score + 2.0 * wrong_half
-    chosen = np.argsort(score, axis=1)[:, :R]  # distinct skills, (P, R)
-    n_skills = rng.integers(1, R + 1, P)
+    P, K, R = len(p0), spec.arms, spec.skills_per_prompt
+    chosen, n_skills = _skills(spec, rng, p0)
     n_arms = rng.integers(1, spec.arms_per_skill + 1, (P, R))
     n_arms = np.where(np.arange(R) < n_skills[:, None], n_arms, 0)
     upto = np.cumsum(n_arms, axis=1)  # arms 0 .. upto[r]-1 show the skills 0 .. r
@@ -102,6 +128,16 @@ def _success_arms(spec, rng, p0) -> tuple[np.ndarray, np.ndarray]:
     mode = np.where(mode < R, mode, -1).astype(np.int64)
     skill = np.take_along_axis(chosen, np.maximum(mode, 0), axis=1)
     return mode, skill
+
+
+def _skills(spec, rng, p0) -> tuple[np.ndarray, np.ndarray]:
+    """(distinct skills (P, R), how many of them a prompt really has (P,))."""
+    P, M, R = len(p0), spec.skills, spec.skills_per_prompt
+    score = rng.random((P, M))
+    if spec.split_skills:  # easy prompts live on the first half of the skills, hard ones on the second
+        wrong_half = (np.arange(M) < M // 2) != (p0 > 0.25)[:, None]
+        score = score + 2.0 * wrong_half
+    return np.argsort(score, axis=1)[:, :R], rng.integers(1, R + 1, P)
 
 
 def _shift_to(p0, bias, success) -> np.ndarray:

@@ -7,24 +7,26 @@ import pytest
 
 from fade_sim.advantage import RULES, controller, make
 from fade_sim.config import Contender, Train, World
-from fade_sim.sim import kernels, reference
+from fade_sim.sim import kernels, layout, reference
 from fade_sim.sim.measure import METRICS, measure
 from fade_sim.sim.run import _Replica
 from fade_sim.sim.world import make_world
 
 WORLD = make_world(World(train_prompts=12, test_prompts=5), seed=3)
+LINEAR = make_world(World(train_prompts=12, test_prompts=5, policy="linear"), seed=3)
+NOISY = make_world(World(train_prompts=12, test_prompts=5, false_negative=0.3, false_positive=0.1), seed=3)
 BASE = dict(steps=30, prompts=8, group_size=4, lr=5.0, lr_table=0.5)
 CONTROLLED = make("power_asym", alpha=2.0, delta=0.5)
 
 
-def both(train: Train, method, ctrl=None, steps=30, seed=0):
+def both(train: Train, method, ctrl=None, steps=30, seed=0, world=WORLD):
     """(kernel state, reference state, reference controller) after `steps` steps from the same start."""
     ctrl = ctrl or controller.init()
-    fast = _Replica(train, Contender("x", method, ctrl), WORLD, seed)
-    slow = _Replica(train, Contender("x", method, ctrl), WORLD, seed)
+    fast = _Replica(train, Contender("x", method, ctrl), world, seed)
+    slow = _Replica(train, Contender("x", method, ctrl), world, seed)
     fast.advance(steps, lambda n: None)
     for step in range(steps):
-        ctrl = reference.train_step(WORLD, slow.dyn, method, ctrl, slow.factor, slow.state, step)
+        ctrl = reference.train_step(world, slow.dyn, method, ctrl, slow.factor, slow.state, step)
     return fast.state, slow.state, ctrl
 
 
@@ -35,6 +37,9 @@ SWITCHES = {
     "epochs": {"epochs": 3, "correction": "clip"}, "stale adam epochs": {"epochs": 2, "staleness": 3,
                                                                         "optimizer": "adam", "lr": 0.05},
     "match mass": {"match": "mass"}, "match grad": {"match": "grad"}, "match slope": {"match": "slope"},
+    "count": {"mode": "count"}, "count stale clip": {"mode": "count", "staleness": 4, "correction": "clip"},
+    "dynamic": {"dynamic_sampling": True}, "dynamic count": {"dynamic_sampling": True, "mode": "count"},
+    "dynamic, bounded": {"dynamic_sampling": True, "max_rounds": 1},
     "one rollout more than a group": {"group_size": 5}, "big groups": {"group_size": 64},
 }
 
@@ -50,11 +55,20 @@ def test_kernel_equals_reference_under_every_switch(switch):
     assert trained > 0.05  # the runs did move
 
 
+@pytest.mark.parametrize("world", [LINEAR, NOISY], ids=["linear", "noisy"])
+@pytest.mark.parametrize("switch", ["sgd", "adam", "stale clip", "count", "dynamic", "match slope"])
+def test_kernel_equals_reference_in_other_worlds(switch, world):
+    fast, slow, _ = both(Train(**{**BASE, **SWITCHES[switch]}), CONTROLLED, world=world)
+    for name in ("head", "theta", "table"):
+        np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=0, atol=1e-9, err_msg=name)
+    assert np.abs(slow.head).max() > 0.05
+
+
 @pytest.mark.parametrize("name", [n for n in RULES if n != "table"])
 def test_kernel_equals_reference_for_every_rule(name):
     fast, slow, ctrl = both(Train(**BASE), make(name))
     np.testing.assert_allclose(fast.head, slow.head, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(fast.running[[kernels.PHAT, kernels.HHAT]], [ctrl.phat, ctrl.hhat], rtol=1e-12)
+    np.testing.assert_allclose(fast.running[[layout.PHAT, layout.HHAT]], [ctrl.phat, ctrl.hhat], rtol=1e-12)
 
 
 @pytest.mark.parametrize("settings", [
@@ -66,7 +80,7 @@ def test_compiled_controller_equals_the_core(name, settings):
     fast, slow, ctrl = both(Train(**{**BASE, "lr": 20.0}), make(name), controller.init(**settings), steps=40)
     np.testing.assert_allclose(fast.table, slow.table, rtol=1e-10)
     np.testing.assert_allclose(fast.head, slow.head, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(fast.running[[kernels.ALPHA, kernels.DELTA]], controller.gains(ctrl), rtol=1e-10)
+    np.testing.assert_allclose(fast.running[[layout.ALPHA, layout.DELTA]], controller.gains(ctrl), rtol=1e-10)
 
 
 def test_normalize_reaches_the_kernel():
@@ -96,14 +110,12 @@ def test_draws_follow_the_policy():
     run = _Replica(train, Contender("x", make("dr_grpo"), controller.init()), WORLD, 1)
     K = WORLD.bias.shape[1]
     drawn, wanted = np.zeros((12, K)), np.zeros((12, K))
-    chosen, successes = np.empty(8, np.int64), np.empty(8, np.int64)
-    mu, counts = np.empty((8, K)), np.empty((8, K), np.int64)
     for step in range(400):
         run.state.history[0] = run.state.head
-        kernels.sample(WORLD, run.dyn, run.state, step, chosen, mu, counts, successes)
+        kernels.sample(WORLD, run.dyn, run.state, run.log_binomial, step, run.batch)
         for b in range(8):
-            drawn[chosen[b]] += counts[b]
-            wanted[chosen[b]] += 64 * mu[b]
+            drawn[run.batch.chosen[b]] += run.batch.hit[b] + run.batch.miss[b]
+            wanted[run.batch.chosen[b]] += 64 * run.batch.mu[b]
     cells = wanted > 20
     chi2 = ((drawn - wanted) ** 2 / wanted)[cells].sum()
     freedom = cells.sum()  # about 300 cells; 5 standard deviations of slack, blind below a 1% shift of p
@@ -117,10 +129,10 @@ def test_measure_equals_definitions():
     state.theta[:] = rng.normal(size=state.theta.shape)
     out = np.empty(len(METRICS))
     log_binomial = np.log([math.comb(3, c) for c in range(4)])
-    measure(WORLD, state, log_binomial, out)
+    measure(WORLD, state, log_binomial, 8, out)
     got = dict(zip(METRICS, out, strict=True))
     theta = np.concatenate([state.theta, np.zeros((5, WORLD.bias.shape[1]))])
-    pi = reference.policy(state.head, theta, WORLD.bias, WORLD.token, WORLD.hidden)
+    pi = reference.policy(WORLD, np.arange(17), state.head, theta)
     p = (pi * WORLD.success).sum(axis=1)
     inside = pi * WORLD.success / p[:, None]
     outside = pi * ~WORLD.success / (1 - p)[:, None]
@@ -142,7 +154,7 @@ def test_extreme_logits_stay_finite():
     state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
     state.head[:] = 1e4 * np.random.default_rng(0).normal(size=state.head.shape)
     out = np.empty(len(METRICS))
-    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), out)
+    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), 8, out)
     got = dict(zip(METRICS, out, strict=True))
     assert np.isfinite(out[:16]).all()
     assert got["train_entropy"] < 1e-6

@@ -11,6 +11,7 @@ import pytest
 
 import fade_sim
 from fade_sim.sim import kernels
+from fade_sim.sim.world import WorldArrays
 
 PACKAGE = Path(fade_sim.__file__).parent
 
@@ -22,12 +23,14 @@ def run_python(code, **kwargs):
 
 def test_softmax_of_huge_logits():
     """SIM-07: [1000, 1001] -> [.268941, .731059] = 1/(1+e), e/(1+e)."""
-    prob = np.empty(2)
-    zero = np.zeros((2, 1))
-    kernels.policy(np.zeros((1, 1)), np.zeros(2), np.array([1000.0, 1001.0]), zero, zero, prob)
-    np.testing.assert_allclose(prob, [0.2689414213699951, 0.7310585786300049], rtol=1e-14)
-    kernels.policy(np.zeros((1, 1)), np.zeros(2), np.array([-1e308, 1e308]), zero, zero, prob)
-    assert prob.tolist() == [0.0, 1.0]
+    for bias, right in (([1000.0, 1001.0], [0.2689414213699951, 0.7310585786300049]), ([-1e308, 1e308], [0.0, 1.0])):
+        zero = np.zeros((1, 2, 1))
+        world = WorldArrays(zero, zero, np.array([bias]), np.ones((1, 2), bool), np.zeros((1, 2), np.int64), 1, 1,
+                            False, 0.0, 0.0)
+        prob = np.empty(2)
+        entropy = kernels.policy(world, 0, np.zeros((1, 1)), np.zeros(2), prob)
+        np.testing.assert_allclose(prob, right, rtol=1e-14)
+        assert 0 <= entropy < np.log(2)
 
 
 SMALL_RUN = """
@@ -63,9 +66,9 @@ def test_an_edit_in_another_file_is_not_served_from_a_stale_cache(tmp_path):
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "data"))
     code = """
 import math, numpy as np
-from fade_sim.sim import kernels as k
-running = np.array([.5, 1., 1., 0., math.nan, 2., .5, 0.])
-w = k.Weights(k.FULL, np.zeros((5, 2)), 1., .02, .05, 3., .3, math.nan, False, 0, 1., 0)
+from fade_sim.sim import kernels as k, layout
+running = np.array([.5, 1., 1., 0., math.nan, 2., .5, 0., 0., .5])
+w = layout.Weights(layout.FULL, np.zeros((5, 2)), 1., .02, .05, 3., .3, math.nan, False, 0, 1., 0)
 table = np.empty((5, 2))
 k.fill_table(w, running, table)
 print(table[1, 0])

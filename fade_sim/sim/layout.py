@@ -1,0 +1,71 @@
+"""The plain records that the compiled loop works on: scalars and arrays, no behaviour."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+NONE, RATIO, CLIP = 0, 1, 2  # correction
+STATIC, FULL, BATCH, EMA, UNIT = 0, 1, 2, 3, 4  # how the table of a step is made
+PHAT, HHAT, H0, STEP, SCALE, ALPHA, DELTA, UPDATES, DRAWN, PHAT_KEPT = range(10)  # slots of State.running
+ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.99, 1e-8
+
+
+class Dynamics(NamedTuple):
+    """Scalars of `config.Train`, in the types of the kernels."""
+
+    key: int  # uint64 stream of the seed
+    prompts: int
+    group_size: int
+    lr: float
+    lr_table: float
+    adam: bool
+    lag: int
+    correction: int
+    clip: float
+    epochs: int
+    slope_match: bool
+    count: bool  # draw the number of successes only, take the mean over arms
+    dynamic: bool  # replace uniform groups by others
+    max_rounds: int
+
+
+class Weights(NamedTuple):
+    """How a step's table comes about: a fixed one, or the controller's, or a scale control of it."""
+
+    kind: int  # STATIC, FULL, BATCH, EMA, UNIT
+    table: np.ndarray  # (G+1, 2) of a static rule; of dr_grpo for the controls
+    factor: float  # constant on all weights (match = mass, grad)
+    rate: float  # of the moving averages
+    scale_rate: float
+    alpha_max: float
+    delta_min: float
+    h_star: float  # NaN: half of the starting entropy
+    relative: bool
+    ablation: int
+    horizon: float
+    normalize: int
+
+
+class State(NamedTuple):
+    """Everything that a step changes."""
+
+    head: np.ndarray  # (V, d)
+    history: np.ndarray  # (lag+1, V, d) ring of past heads
+    theta: np.ndarray  # (N, K)
+    moment1: np.ndarray  # (V, d) Adam
+    moment2: np.ndarray  # (V, d) Adam
+    running: np.ndarray  # (10,) see the slots above; DRAWN counts groups, PHAT_KEPT averages kept ones only
+    table: np.ndarray  # (G+1, 2) weights of the last step
+
+
+class Batch(NamedTuple):
+    """Scratch of a step; B prompts, K arms."""
+
+    chosen: np.ndarray  # (B,) prompts
+    successes: np.ndarray  # (B,) rewards of 1 per group
+    mu: np.ndarray  # (B, K) behaviour policy
+    hit: np.ndarray  # (B, K) rollouts of an arm that were rewarded
+    miss: np.ndarray  # (B, K) and that were not
+    coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b
+    pi: np.ndarray  # (K,) current policy
+    grad: np.ndarray  # (V, d)
