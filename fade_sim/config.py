@@ -357,6 +357,12 @@ def _check(regime: Regime, contenders: tuple[Contender, ...], where: str) -> Non
         raise InputError(f"{place}: world.skills_per_prompt is {world.skills_per_prompt}, expected at most {pool}")
     for c in contenders:
         rule = c.method.rule
+        if rule.mixed_only and not train.dynamic_sampling:
+            raise InputError(f"{place}: {c.method.name} needs train.dynamic_sampling = true "
+                             "(on uniform groups it is grpo)")
+        if rule.reads_batch and train.mode == "expected":
+            raise InputError(f"{place}: {c.method.name} reads the whole batch, which has no exact expectation here; "
+                             "use mode = sampled or count")
         if train.group_size == 1 and rule.group_baseline:
             raise InputError(f"{place}: train.group_size is 1, but {c.method.name} needs at least 2 rollouts of a "
                              "prompt (its baseline is the group), so nothing would be trained")

@@ -1,12 +1,14 @@
 """Diagnostics shared by the simulator and the trainer: arrays in, numbers out, NumPy only.
 
 pass@k with intervals by prompt, what a training group would look like given recorded rollouts,
-entropy split into its success and failure parts, spectrum of an update.
+entropy split into its success and failure parts, spectrum of an update; from `spectral`, residual
+correlations and the stability of stale updates.
 """
 
 import numpy as np
 
 from fade_sim.errors import InputError
+from fade_sim.spectral import coordinates, fisher_range, residual_correlation, stability  # noqa: F401
 
 # --- counts ---------------------------------------------------------------------------------------
 

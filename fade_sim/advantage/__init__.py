@@ -6,7 +6,8 @@
 """
 
 from fade_sim.advantage import controller
-from fade_sim.advantage.methods import RULES, Method, describe, make, methods, resolve
+from fade_sim.advantage.methods import Method, describe, make, methods, resolve
+from fade_sim.advantage.registry import RULES
 from fade_sim.advantage.table import BatchStats, advantages, batch_scale, weight_table
 
 __all__ = [

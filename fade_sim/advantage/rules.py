@@ -31,7 +31,7 @@ def scale_constant(alpha, normalize):
     (a+1)(a+2)/6.  half: same value at p = 1/2, 2^(a-1).  Plain scalar arithmetic: also compiled.
     """
     if normalize == 1:
-        return (1.0 + alpha) ** (1.0 + alpha) / (4.0 * alpha**alpha)
+        return (1.0 + alpha) * (1.0 + 1.0 / alpha) ** alpha / 4.0  # no overflow at large alpha
     if normalize == 2:
         return (alpha + 1.0) * (alpha + 2.0) / 6.0
     if normalize == 3:

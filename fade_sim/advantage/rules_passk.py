@@ -65,7 +65,7 @@ def pass_at_k_tang(r, g):
     Unbiased for pass@G; peak 1/G; no limit of an infinite group. Source: arXiv 2503.19595.
     """
     alone = (g.mean > 0.5 * g.inv_size) * (g.mean < 1.5 * g.inv_size)
-    return r * alone / g.inv_size
+    return r * alone / _nonzero(g.mean)  # there 1/rbar = G, in the dtype of rbar
 
 
 def pass_at_k_chen(r, g, k, std):

@@ -63,7 +63,7 @@ def qae(r, g, k):
     m_S = sqrt(p/q), 0 on hard prompts; 0, m_F = sqrt(q/p) on easy ones; slope that of grpo.
     Source: arXiv 2509.22611 (public code interpolates the quantile and can differ at one c).
     """
-    easy = g.mean > 1 - k + 1e-9
+    easy = (g.mean > 1 - k + 1e-9) * 1.0  # torch has no subtraction of booleans
     return (r - easy) / _nonzero(g.variance**0.5) * (g.variance > 0)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fade_sim.advantage.methods import Method
 from fade_sim.advantage.rules import Group
+from fade_sim.advantage.rules_scaled import Batch
 from fade_sim.errors import InputError
 
 
@@ -28,15 +29,40 @@ def weight_table(method: Method, group_size: int, *, batch: BatchStats | None = 
     Signed as added to the objective: dr_grpo row c is (1 - c/G, -c/G). The two cells that no
     rollout can have, [0, 0] and [G, 1], are 0. Always finite. Raises InputError for an adaptive
     method (resolve it first) and for a group size at which the rule is undefined. `batch` is read
-    only by rules that depend on the whole batch.
+    only by rules that depend on the whole batch, and they need it.
     """
     if isinstance(group_size, (bool, np.bool_)) or not isinstance(group_size, (int, np.integer)) or group_size < 1:
         raise InputError(f"group_size is {group_size!r}, expected an integer of at least 1")
-    return _table(method, int(group_size)).copy()
+    return _table(method, int(group_size), _moments(method, batch)).copy()
+
+
+def batch_moments(batch: BatchStats) -> Batch:
+    """What rules of the batch read, from the successes and sizes of its groups (binary rewards)."""
+    c, n = (np.asarray(x, dtype=np.float64) for x in batch)
+    if c.shape != n.shape or c.ndim != 1 or not len(c) or (n < 1).any() or (c < 0).any() or (c > n).any():
+        raise InputError("batch: expected successes and sizes of at least one group, 0 <= successes <= sizes")
+    rate, total = c / n, n.sum()
+    mean = c.sum() / total
+    variance = mean * (1 - mean)
+    bessel = total / (total - 1) if total > 1 else 0.0  # a single rollout has no spread
+    centred = (n * rate * (1 - rate)).sum() / total  # r - rbar has mean 0 in every group
+    return Batch(
+        mean=float(mean), std=float((variance * bessel) ** 0.5), std_population=float(variance**0.5),
+        std_centred=float((centred * bessel) ** 0.5), group_mean=float(rate.mean()), group_variance=float(rate.var()),
+        mixed=float(n[(c > 0) & (c < n)].sum() / total),
+    )
+
+
+def _moments(method: Method, batch: BatchStats | None) -> Batch | None:
+    if not method.rule.reads_batch:
+        return None
+    if batch is None:
+        raise InputError(f"{method.name} reads the whole batch: pass batch=BatchStats(successes, sizes)")
+    return batch_moments(batch)
 
 
 @lru_cache(maxsize=1024)
-def _table(method: Method, G: int) -> np.ndarray:
+def _table(method: Method, G: int, moments: Batch | None = None) -> np.ndarray:
     rule, params = method.rule, method.params
     if rule.adaptive:
         raise InputError(f"{method.name} is adaptive: pass resolve(method, *controller.gains(state)) instead")
@@ -47,8 +73,10 @@ def _table(method: Method, G: int) -> np.ndarray:
     elif G > 1 or not rule.group_baseline:
         c = np.arange(G + 1)
         group = Group(mean=c / G, variance=(c / G) * (1 - c / G), inv_size=1 / G)
-        table[:, 0] = method.expression(1.0, group)
-        table[:, 1] = method.expression(0.0, group)
+        table[:, 0] = method.expression(1.0, group, moments)
+        table[:, 1] = method.expression(0.0, group, moments)
+    else:
+        table[1, 0] = rule.singleton
     table[0, 0] = table[G, 1] = 0.0
     table += 0.0  # -0.0 becomes 0.0
     if not np.isfinite(table).all():
@@ -64,7 +92,8 @@ def advantages(rewards, groups=None, method: Method | None = None, *, valid=None
     groups=None. NumPy, lists or torch in; the same kind, shape and device out. Floats keep their
     dtype (computed in float64, rounded once); ints and bools become float64, float32 on torch.
     valid: True where a rollout counts; False gives weight 0 and leaves the baseline.
-    Rewards must be 0 or 1; continuous=True takes [0, 1], where a success is a reward of at least
+    batch: groups that rules of the batch read; by default the groups given here. Rewards must be 0 or
+    1; continuous=True takes [0, 1], where a success is a reward of at least
     the group mean. Raises InputError on anything else, naming the first offender.
     """
     if method is None:
@@ -86,7 +115,9 @@ def advantages(rewards, groups=None, method: Method | None = None, *, valid=None
     if continuous:
         out = _continuous(r, ids, keep, size, total, method)
     else:
-        out = _gather(r, ids, size, total, method)
+        if batch is None and method.rule.reads_batch and keep.any():
+            batch = BatchStats(total[size > 0], size[size > 0])
+        out = _gather(r, ids, size, total, method, batch)
     out = np.where(keep, out, 0.0).reshape(shape)
     if torch is not None:
         dtype = rewards.dtype if rewards.dtype.is_floating_point else torch.float32
@@ -177,8 +208,8 @@ def _warn_singletons(size, method: Method) -> None:
     lonely = int((size == 1).sum())
     if lonely and method.rule.group_baseline:
         warnings.warn(
-            f"{lonely} of {int((size > 0).sum())} groups have a single rollout: {method.name} has no baseline "
-            "for them, so they get weight 0 (are the group ids unique per rollout?)",
+            f"{lonely} of {int((size > 0).sum())} groups have a single rollout: {method.name} has no baseline for "
+            f"them, so they get {'their raw reward' if method.rule.singleton else 'weight 0'} (are the group ids unique per rollout?)",
             stacklevel=3,
         )
 
@@ -186,17 +217,18 @@ def _warn_singletons(size, method: Method) -> None:
 # --- weights ----------------------------------------------------------------------------------------
 
 
-def _gather(r, ids, size, total, method: Method) -> np.ndarray:
+def _gather(r, ids, size, total, method: Method, batch: BatchStats | None) -> np.ndarray:
     """Look each rollout up in the table of its group's size."""
+    if not size.any():
+        return np.zeros_like(r)
+    moments = _moments(method, batch)
     sizes = np.unique(size[size > 0]).astype(np.int64)
     offset = np.zeros(int(size.max()) + 1, dtype=np.int64)
     tables, at = [], 0
     for G in sizes:
         offset[G] = at
-        tables.append(_table(method, int(G)))
+        tables.append(_table(method, int(G), moments))
         at += G + 1
-    if not tables:
-        return np.zeros_like(r)
     row = offset[size.astype(np.int64)] + total.astype(np.int64)
     flat = np.concatenate(tables).reshape(-1)
     return flat[2 * row[ids] + 1 - r.astype(np.int64)]
@@ -204,7 +236,7 @@ def _gather(r, ids, size, total, method: Method) -> np.ndarray:
 
 def _continuous(r, ids, keep, size, total, method: Method) -> np.ndarray:
     """The expression itself, in float64, with exact zeros for groups of identical rewards."""
-    if not method.rule.continuous:
+    if not method.rule.continuous or method.rule.reads_batch:
         raise InputError(f"{method.name} is defined for rewards 0 and 1 only, not for continuous=True")
     n = np.maximum(size, 1)
     highest, lowest = np.full(len(size), -np.inf), np.full(len(size), np.inf)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fade_sim.advantage import controller, make, resolve, rules, weight_table
+from fade_sim.advantage import BatchStats, controller, make, resolve, rules, weight_table
 from fade_sim.advantage.controller import ABLATIONS, SCALE_RATE
 from fade_sim.diagnostics import spectrum
 from fade_sim.errors import InputError
@@ -98,9 +98,10 @@ class _Replica:
         if self.method.rule.adaptive:
             gains = first_gains(self.ctrl)
             first = make("dr_grpo") if self.method.rule.control in ("batch", "ema") else resolve(self.method, *gains)
-        self.factor = match_factor(train, first, world, self.dyn)
+        start = initial_batch(world, G)
+        self.factor = match_factor(train, first, world, self.dyn, start)
         self.state = new_state(world, self.dyn)
-        self.state.table[:] = self.factor * weight_table(first, G)
+        self.state.table[:] = self.factor * weight_table(first, G, batch=start)
         if self.method.rule.adaptive:
             self.state.running[[layout.ALPHA, layout.DELTA]] = gains
         self.weights = weights(self.method, self.ctrl, self.state.table, self.factor, train)
@@ -112,8 +113,7 @@ class _Replica:
         while self.step < to:
             until = min(to, self.step + 200)  # short calls keep Ctrl-C and the progress bar alive
             if self.train.mode != "expected":
-                kernels.train(self.world, self.dyn, self.weights, self.state, self.log_binomial, self.step, until,
-                              self.batch)
+                self._sampled(until)
             else:
                 for step in range(self.step, until):
                     self.ctrl = expected.train_step(
@@ -121,6 +121,19 @@ class _Replica:
                 self._copy_controller()
             progress(until - self.step)
             self.step = until
+
+    def _sampled(self, until: int) -> None:
+        args = self.world, self.dyn, self.weights, self.state, self.log_binomial
+        if not self.method.rule.reads_batch:
+            kernels.train(*args, self.step, until, self.batch)
+            return
+        G = self.train.group_size
+        sizes = np.full(self.train.prompts, G)
+        for step in range(self.step, until):  # the table comes from the core, batch by batch
+            kernels.collect(*args, step, self.batch)
+            table = weight_table(self.method, G, batch=BatchStats(self.batch.successes, sizes))
+            self.state.table[:] = self.factor * table
+            kernels.learn(self.world, self.dyn, self.state, self.log_binomial, self.batch)
 
     def _copy_controller(self) -> None:
         """Expected mode keeps its controller as a value; show it where the recorder looks."""
@@ -185,13 +198,19 @@ def first_gains(ctrl: controller.State) -> tuple[float, float]:
     return controller.gains(start)[0], 1.0
 
 
-def match_factor(train, method, world: WorldArrays, dyn: layout.Dynamics) -> float:
+def initial_batch(world: WorldArrays, group_size: int) -> BatchStats:
+    """One expected group per training prompt (successes rounded): what rules of the batch read at the start."""
+    rate = expected.initial_policy(world)[2]
+    return BatchStats(np.rint(group_size * rate), np.full(len(rate), group_size))
+
+
+def match_factor(train, method, world: WorldArrays, dyn: layout.Dynamics, start: BatchStats) -> float:
     """Constant on all weights that makes the rule equal to dr_grpo at the start (match = mass or grad)."""
     if train.match not in ("mass", "grad"):
         return 1.0
     size = []
     for one in (make("dr_grpo"), method):
-        table = weight_table(one, train.group_size)
+        table = weight_table(one, train.group_size, batch=start)
         if train.match == "grad":
             size.append(float(np.linalg.norm(expected.expected_gradient(world, table, dyn))))
         else:

@@ -149,11 +149,12 @@ def test_match_mass_by_hand():
     """asym_delta(.5) has m_S + m_F = 3 times dr_grpo's m_S, dr_grpo 2 times: factor 2/3."""
     cfg = resolve({"match": "mass"}, SMALL)
     world = make_world(cfg.regimes[0].world, 0)
-    from fade_sim.sim.run import dynamics
+    from fade_sim.sim.run import dynamics, initial_batch
 
     train = cfg.regimes[0].train
-    assert match_factor(train, make("asym_delta", delta=0.5), world, dynamics(train, 0)) == pytest.approx(2 / 3)
-    assert match_factor(train, make("dr_grpo"), world, dynamics(train, 0)) == 1.0
+    args = world, dynamics(train, 0), initial_batch(world, train.group_size)
+    assert match_factor(train, make("asym_delta", delta=0.5), *args) == pytest.approx(2 / 3)
+    assert match_factor(train, make("dr_grpo"), *args) == 1.0
 
 
 def test_recorded_masses_are_the_theory_at_the_start():
