@@ -39,7 +39,9 @@ def build_parser() -> Parser:
     weights = sub.add_parser("weights", allow_abbrev=False, help="table, masses, slope and peak of a rule",
                              description="Weights of a rule by number of successes, its masses, slope and peak. "
                              "Parameters of the rule: --alpha 3, --delta .5, ...")
-    weights.add_argument("name", help="a method")
+    weights.add_argument("name", nargs="?", help="a method, or module:function of your own (rewards of a group in, "
+                         "advantages out)")
+    weights.add_argument("--all", action="store_true", help="one picture of every rule: masses, sign ratio, peaks")
     weights.add_argument("--group-size", type=_count, default=8, help="rollouts per prompt (default 8)")
     weights.add_argument("--figure", metavar="PNG", help="where to draw it (default: weights-NAME-GSIZE.png)")
 
@@ -97,7 +99,7 @@ def parse(argv: list[str]):
     if command == "run":
         argv, free = split_options(argv, lambda key: "." in key)
     elif command == "weights":
-        argv, free = split_options(argv, lambda key: key not in ("group-size", "figure", "help"))
+        argv, free = split_options(argv, lambda key: key not in ("group-size", "figure", "help", "all"))
     args, extra = parser.parse_known_args(argv)
     if extra:
         known = parser.choices[command]._option_string_actions if command in parser.choices else {}

@@ -232,7 +232,7 @@ def _indices(value, shape: tuple, n: int, name: str) -> np.ndarray:
         array = np.empty(0)
     if array.dtype.kind not in "iu" or array.shape != shape or (array.size and (array.min() < 0 or array.max() >= n)):
         kind = "an integer" if shape == () else f"integers ({shape[0]},)"
-        said = " ".join(np.array2string(array, threshold=8).split()) if array.size else repr(value)
+        said = " ".join(np.array2string(array, threshold=8).split()) if array.ndim and array.size else repr(value)
         raise InputError(f"{ID}: {name} is {said}, expected {kind} in 0 .. {n - 1}")
     return array
 

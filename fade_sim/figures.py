@@ -97,6 +97,41 @@ def weights_figure(label: str, table: np.ndarray, p: np.ndarray, finite, populat
         save(figure, path)
 
 
+def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
+    """A line per rule: its masses and its sign ratio over the solve rate, with the peak of each mass.
+
+    rules: (label, m_S, m_F) each, masses on the grid p. A mass is drawn relative to the rule's largest.
+    """
+    n = len(rules)
+    S, F = (np.array([rule[k] for rule in rules]) for k in (1, 2))
+    largest = np.maximum(np.abs(S), np.abs(F)).max(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        balance = np.log2(S / F)  # NaN where a mass is negative or both are 0
+    panels = (("mass of successes $m_S$", S / largest, "Blues", (0, 1)),
+              ("mass of failures $m_F$", F / largest, "Oranges", (0, 1)),
+              ("sign ratio $m_S/m_F$ (log)", np.clip(balance, -4, 4), "RdBu", (-4, 4)))
+    with matplotlib.rc_context({**STYLE, "axes.grid": False}):
+        figure, axes = _figure(1, 3, (11.5, 1.8 + 0.21 * n), sharey=True)
+        for ax, (title, image, colors, limits) in zip(axes[0], panels, strict=True):
+            cmap = matplotlib.colormaps[colors].with_extremes(bad="#BBBBBB", under="#888888")
+            drawn = ax.imshow(np.ma.masked_invalid(image), aspect="auto", cmap=cmap, vmin=limits[0], vmax=limits[1],
+                              extent=(p[0], p[-1], n - 0.5, -0.5), interpolation="nearest")
+            ax.set(xlabel="solve rate p")
+            ax.set_title(title, fontsize=10)
+            bar = figure.colorbar(drawn, ax=ax, orientation="horizontal", fraction=0.02, pad=0.01, aspect=30)
+            if limits[0] < 0:
+                bar.set_ticks([-4, -2, 0, 2, 4], labels=["<1/16", "1/4", "1", "4", ">16"])
+            else:
+                bar.set_ticks([0, 0.5, 1], labels=["0", "half", "its largest"])
+        for k, mass in enumerate((S, F)):
+            has = mass.max(axis=1) > 0
+            axes[0, k].plot(p[mass.argmax(axis=1)][has], np.arange(n)[has], "o", ms=3.5, color="black", mec="white", mew=0.6)
+        axes[0, 0].set_yticks(range(n), [rule[0] for rule in rules], fontsize=8)
+        figure.suptitle(f"{n} rules at group size {group_size}; dots: where a mass peaks; dark grey: negative mass; "
+                        "light grey: no ratio", x=0.01, ha="left", fontsize=10, color="#444444")
+        save(figure, path)
+
+
 def replay_figure(report, path: Path) -> None:
     """Solve rates of recorded groups, and where each rule puts its mass. report: a `replay.Report`."""
     from fade_sim.replay import DIFFICULTY, HISTOGRAM

@@ -164,15 +164,21 @@ def weights(args, free: dict[str, str]) -> None:
     from fade_sim import theory
     from fade_sim.advantage import weight_table
 
-    method, label = _weights_method(args.name, free)
+    if args.all:
+        _all_weights(args, free)
+        return
+    if args.name is None:
+        raise InputError("weights: name a method (see fade-sim methods), or --all")
+    method, label = _weights_method(args.name, free, args.group_size)
     G = args.group_size
-    table = weight_table(method, G)
+    batch = uniform_batch(G) if method.rule.reads_batch else None
+    table = weight_table(method, G, batch=batch)
     from fade_sim.figures import weights_figure
 
-    path = Path(args.figure or f"weights-{args.name}-G{G}.png")
+    path = Path(args.figure or f"weights-{args.name.replace(':', '-')}-G{G}.png")
     p = np.linspace(0.001, 0.999, 333)
-    population = None if method.name == "table" else theory.population_masses(method, p)
-    weights_figure(label, table, p, theory.masses(method, G, p), population, path)
+    population = theory.population_masses(method, p, batch=batch) if method.rule.population else None
+    weights_figure(label, table, p, theory.masses(method, G, p, batch=batch), population, path)
 
     console = _console()
     rows = Table(title=f"{label}, group size {G}", title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -186,16 +192,56 @@ def weights(args, free: dict[str, str]) -> None:
     masses = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("solve rate", "m_S", "m_F", "m_S/m_F", "slope", "scale"):
         masses.add_column(heading, justify="right")
-    m_s, m_f = theory.masses(method, G, grid)
-    columns = (grid, m_s, m_f, theory.sign_ratio(method, grid, G), theory.slope(method, grid, G),
-               theory.scale(method, grid, G))
+    m_s, m_f = theory.masses(method, G, grid, batch=batch)
+    columns = (grid, m_s, m_f, theory.sign_ratio(method, grid, G, batch=batch),
+               theory.slope(method, grid, G, batch=batch), theory.scale(method, grid, G, batch=batch))
     for row in zip(*columns, strict=True):
         masses.add_row(f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:]))
     console.print(masses)
-    peak = theory.peak(method, G)
+    peak = theory.peak(method, G, batch=batch)
     console.print(f"mass of successes peaks at p = {_peak(peak.success)}, of failures at p = {_peak(peak.failure)}")
     console.print("slope: derivative of the objective that the expected update climbs; scale: total mass over dr_grpo's")
 
+    if batch is not None:
+        console.print("it reads the whole batch: shown for prompts with uniform solve rates")
+    console.print(f"figure: {path}", soft_wrap=True)
+
+
+def uniform_batch(group_size: int):
+    """The mean batch of prompts with uniform solve rates: every number of successes is equally likely."""
+    import numpy as np
+
+    from fade_sim.advantage import BatchStats
+
+    return BatchStats(np.arange(group_size + 1), np.full(group_size + 1, group_size))
+
+
+def _all_weights(args, free: dict[str, str]) -> None:
+    """One picture of every rule that is defined at this group size, with its default parameters."""
+    import numpy as np
+
+    from fade_sim import theory
+    from fade_sim.advantage import RULES, make
+    from fade_sim.figures import zoo_figure
+
+    if free or args.name:
+        raise InputError("weights --all shows every rule at its defaults: give no name and no parameters")
+    G, p = args.group_size, np.linspace(0.005, 0.995, 199)
+    shown, left_out = [], []
+    for name, rule in RULES.items():
+        if rule.adaptive or name == "table":
+            continue
+        method = make(name)
+        try:
+            shown.append((method.label, *theory.masses(method, G, p, batch=uniform_batch(G))))
+        except InputError as error:
+            left_out.append(str(error))
+    path = Path(args.figure or f"weights-all-G{G}.png")
+    zoo_figure(shown, p, G, path)
+    console = _console()
+    console.print(f"{len(shown)} rules at group size {G}; rules of the batch for prompts with uniform solve rates")
+    for line in left_out:
+        console.print(f"left out: {line}")
     console.print(f"figure: {path}", soft_wrap=True)
 
 
@@ -203,9 +249,31 @@ def _peak(p: float) -> str:
     return "- (no mass)" if p != p else f"{p:.3f}"
 
 
-def _weights_method(name: str, free: dict[str, str]):
+def _user_function(spec: str):
+    """The function behind `module:function`, looked up from the current folder first."""
+    import importlib
+
+    module, _, name = spec.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise InputError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise InputError(f"{spec}: is not a function")
+    return found
+
+
+def _weights_method(name: str, free: dict[str, str], group_size: int):
     """(static method, label); an adaptive one is shown at gains given by --alpha and --delta."""
-    from fade_sim.advantage import RULES, make, resolve
+    from fade_sim.advantage import RULES, from_function, make, resolve
+
+    if ":" in name:
+        if free:
+            raise InputError(f"{name}: a function of your own takes no --{next(iter(free))}")
+        return from_function(_user_function(name), group_size), name
 
     params = {key.replace("-", "_"): config.parse_value(value) for key, value in free.items()}
     if name in RULES and RULES[name].adaptive:

@@ -261,6 +261,9 @@ class _Weigher:
                 masses[:, index], state = self.adaptive(method, at, index, state)
             else:
                 masses[:, index] = self.masses(method, index)
+        if method.rule.mixed_only:  # per kept prompt: uniform groups are replaced, not weighed
+            kept = 1 - (self.chance[:, 0] + self.chance[:, -1]).mean()
+            masses /= kept if kept > 0 else 1.0
         m_S, m_F = masses.mean(axis=1)
         by_bin = np.bincount(self.bin, weights=abs(masses).sum(axis=0), minlength=4) / masses.shape[1]
         total = by_bin.sum()

@@ -14,7 +14,7 @@ from fade_sim.errors import InputError
 
 
 class ResidualCorrelation(NamedTuple):
-    """Mean cosines within a prompt, averaged over the prompts that have such a pair; NaN where none has.
+    """Mean cosines within a prompt, averaged over the prompts with at least two such rows; NaN if there is none.
 
     `all`: two rollouts drawn independently, which may be the same row twice (cosine 1). `distinct`:
     given that the rows differ. The first mostly measures repeats and goes to 1 as a policy
@@ -41,7 +41,8 @@ def residual_correlation(hidden, weight, success, direction=None) -> ResidualCor
     if hidden.ndim != 3 or weight.shape != hidden.shape[:2] or success.shape != hidden.shape[:2]:
         raise InputError(f"hidden, weight, success have shapes {hidden.shape}, {weight.shape}, {success.shape}, "
                          "expected (P, K, d), (P, K), (P, K)")
-    if success.dtype != bool or not np.isfinite(hidden).all() or not (weight >= 0).all() or not np.isfinite(weight).all():
+    finite = np.isfinite(hidden).all() and np.isfinite(weight).all()
+    if success.dtype != bool or not finite or (weight < 0).any():
         raise InputError("residual_correlation needs finite hidden states, weights of at least 0 and boolean success")
     if direction is None:
         rows = np.sqrt(weight)[..., None] * hidden
@@ -59,17 +60,15 @@ def residual_correlation(hidden, weight, success, direction=None) -> ResidualCor
     return ResidualCorrelation(pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1])
 
 
-def _pair_cosines(unit, weight):
-    """(all pairs, distinct pairs) of weighted unit rows, each averaged over prompts."""
+def _pair_cosines(unit, weight) -> tuple[float, float]:
+    """(all pairs, distinct pairs) of weighted unit rows, averaged over the prompts with two rows or more."""
+    several = (weight > 0).sum(axis=1) > 1
+    if not several.any():
+        return float("nan"), float("nan")
+    unit, weight = unit[several], weight[several]
     total, same = weight.sum(axis=1) ** 2, (weight**2).sum(axis=1)
     cosines = (np.einsum("pk,pkd->pd", weight, unit) ** 2).sum(axis=1)  # sum_ab w_a w_b cos_ab
-    several = (weight > 0).sum(axis=1) > 1
-    return (_mean(cosines[total > 0] / total[total > 0]),
-            _mean((cosines - same)[several] / (total - same)[several]))
-
-
-def _mean(x) -> float:
-    return float(x.mean()) if x.size else float("nan")
+    return float((cosines / total).mean()), float(((cosines - same) / (total - same)).mean())
 
 
 # --- stability of stale updates ----------------------------------------------------------------------------

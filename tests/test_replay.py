@@ -487,7 +487,7 @@ def test_render_fits_80_columns_and_says_the_numbers(arithmetic):
     assert text.startswith("180 prompts, 180 groups, 11520 rollouts\nmean solve rate 0.385, entropy 1.243 nats\n")
     assert re.search(r"^ +0 +36  █+$", text, re.MULTILINE)
     assert re.search(r"^k = 10 +0\.646 +0\.\d{3} to 0\.\d{3}", text, re.MULTILINE)
-    assert re.search(r"^power_asym\(alpha=2, delta=0\.5\) +0\.\d{4} 0\.\d{4} +0\.5 ", text, re.MULTILINE)
+    assert re.search(r"^power_asym\(alpha=2, delta=0\.5\) +0\.\d{4} +0\.\d{4} +0\.5 ", text, re.MULTILINE)
     assert "phat 0.385, alpha 2.396, delta 1.000" in text
 
 

@@ -81,6 +81,35 @@ def resolve(method: Method, alpha: float, delta: float) -> Method:
     return make("power_asym", alpha=alpha, delta=delta, normalize=method.params.get("normalize", "none"))
 
 
+def from_function(function, group_size: int) -> Method:
+    """The table of a user's own advantage function, rewards (G,) of 0.0 and 1.0 -> advantages (G,).
+
+    Every group composition is tried, in two orders. Raises InputError where the function returns
+    something else, is not finite, or weighs two successes (or failures) of one group differently.
+    """
+    where = getattr(function, "__name__", "function")
+    rows = np.zeros((group_size + 1, 2))
+    for c in range(group_size + 1):
+        for order in (slice(None), slice(None, None, -1)):
+            rewards = np.array([1.0] * c + [0.0] * (group_size - c))[order]
+            try:
+                out = np.asarray(function(rewards.copy()), dtype=np.float64)
+            except Exception as error:
+                raise InputError(f"{where}: failed on rewards {rewards.tolist()}: {type(error).__name__}: {error}") from None
+            if out.shape != rewards.shape or not np.isfinite(out).all():
+                raise InputError(f"{where}: returned {out!r} for {group_size} rewards, expected as many finite numbers")
+            for column, reward in ((0, 1.0), (1, 0.0)):
+                values = out[rewards == reward]
+                if values.size and np.ptp(values) > 1e-9 * max(1.0, np.abs(values).max()):
+                    raise InputError(f"{where}: weighs equal rewards of one group differently at c = {c}: "
+                                     "it is no function of (reward, successes)")
+                if values.size and order == slice(None):
+                    rows[c, column] = values[0]
+                elif values.size and not np.isclose(values[0], rows[c, column], rtol=1e-9, atol=1e-12):
+                    raise InputError(f"{where}: depends on the order of the rollouts at c = {c}")
+    return make("table", weights=rows)
+
+
 def describe(method: Method | str) -> dict[str, str]:
     """What a method is, to answer "which GRPO is this?": equation, source, conventions, edge cases."""
     rule = method.rule if isinstance(method, Method) else make(method, **_example(method)).rule

@@ -136,7 +136,7 @@ def split_change(policy, success, dz) -> Split:
     They add up: dH = log(q/p) dp + (H_S - H_F) dp + p dH_S + q dH_F. A set without probability has
     no entropy: its change is NaN.
     """
-    pi, hit, p = _arms(policy, success)
+    pi, hit, _ = _arms(policy, success)
     dz = np.asarray(dz, dtype=np.float64)
     inside, outside = _conditional(pi, hit)
     dp = _covariance(pi, hit.astype(np.float64), dz)
@@ -185,8 +185,6 @@ def group_moments(policy, success, table) -> Moments:
     var_a = q**2 * (XX - X**2) - 2.0 * p * q * (XY - X * Y) + p**2 * (YY - Y**2)
     inside, outside = (np.nan_to_num(x) for x in _conditional(pi, hit))
     towards = inside - outside
-    stir_s = chance @ (share_s * table[:, 0]) / G  # E[c t_S^2] / G^2
-    stir_f = chance @ (share_f * table[:, 1]) / G
     covariance = (
         stir_S[..., None, None] * _multinomial(inside)
         + stir_F[..., None, None] * _multinomial(outside)
