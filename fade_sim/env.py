@@ -4,9 +4,10 @@
     envs = gymnasium.make_vec("fade_sim.env:FadeBandit-v0", num_envs=256)   # arrays, no loop over prompts
 
 An observation is the index of a prompt, drawn uniformly from the split; an action is one of its K arms;
-the reward is 1.0 for a success arm and 0.0 for any other; every episode is one step. The observation that
-ends an episode is the prompt it began with. Randomness comes from the environment's own generator alone:
-`reset(seed=)` fixes the sequence of prompts, `world_seed` fixes the world.
+the reward is 1.0 for a success arm and 0.0 for any other, unless the world's verifier errs
+(`false_negative`, `false_positive`); every episode is one step. The observation that ends an episode is
+the prompt it began with. Randomness comes from the environment's own generator alone: `reset(seed=)` fixes
+the prompts and the errors, `world_seed` fixes the world.
 
 Keyword arguments, of both forms:
     split        "train" or "test" (held-out prompts, which share skills with the training prompts)
@@ -18,6 +19,7 @@ Keyword arguments, of both forms:
 z_a = bias_a + token_a^T W hidden_a; the arrays are copies, the caller's to keep:
     info["hidden"] (K, d)   info["token"] (K, V)   info["bias"] (K,)
     info["solve_rate"]      chance of a success at W = 0
+(policy="linear": hidden is (1, d), token (0, 0), W (K, d), and z = bias + W hidden[0].)
 The same arrays for all prompts of the split, read-only and indexed by observation, are
 `env.unwrapped.world`; `world.success` (P, K) gives the exact solve rate of any policy.
 `reset(options={"prompt": i})` asks for a prompt instead of drawing one: a group of rollouts of one prompt.
@@ -71,7 +73,7 @@ class FadeBandit(gym.Env):
             raise ResetNeeded(f"{ID}: an episode is one step: call reset() before each step()")
         prompt, arm = self._prompt, int(_indices(action, (), int(self.action_space.n), "action"))
         self._prompt = None
-        return prompt, float(self.world.success[prompt, arm]), True, False, {}
+        return prompt, float(_verify(self.world, self.world.success[prompt, arm], self.np_random)), True, False, {}
 
 
 class FadeBanditVector(VectorEnv):
@@ -141,7 +143,7 @@ class FadeBanditVector(VectorEnv):
             raise ResetNeeded(f"{ID}: an episode is one step: reset {self._done.sum()} finished episodes before step()")
         waiting = self._done  # only ever some in the mode "NextStep": they reset now and ignore their action
         terminated = ~waiting
-        reward = np.where(terminated, self.world.success[self._prompt, arm], 0.0)
+        reward = np.where(terminated, _verify(self.world, self.world.success[self._prompt, arm], self.np_random), 0.0)
         info: dict[str, Any] = {}
         if mode == AutoresetMode.SAME_STEP:
             info = {"final_obs": self._prompt.astype(object), "_final_obs": terminated.copy(),
@@ -188,7 +190,7 @@ def _load(own: tuple, split, world_seed, features, render_mode, world: dict) -> 
     settings = config.resolve({"world": plain}, {}, ID).regimes[0].world
     rates = None
     if settings.solve_rates:
-        recording = recordings.load(recordings.find(settings.solve_rates))
+        recording = recordings.load(settings.solve_rates)
         rates = solve_rates_from_counts(recording.successes, recording.attempts)
     whole = make_world(settings, seed, rates)
     n_train = whole.n_train
@@ -207,6 +209,14 @@ def _solve_rate(world: WorldArrays) -> np.ndarray:
     rate = (pi * world.success).sum(axis=1) / pi.sum(axis=1)
     rate.flags.writeable = False
     return rate
+
+
+def _verify(world: WorldArrays, success, rng: np.random.Generator):
+    """`success` as the verifier sees it. Draws nothing where the verifier cannot err."""
+    if world.false_negative == world.false_positive == 0:
+        return success
+    u = rng.random(np.shape(success))
+    return np.where(success, u >= world.false_negative, u < world.false_positive)
 
 
 def _features(env: FadeBandit | FadeBanditVector, prompt) -> dict[str, Any]:

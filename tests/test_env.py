@@ -15,13 +15,13 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from scipy.special import softmax
 from scipy.stats import chi2
 
 import fade_sim.env
 from fade_sim import recordings
 from fade_sim.config import WORLDS, World
 from fade_sim.errors import InputError
-from fade_sim.sim.reference import policy
 from fade_sim.sim.world import make_world, solve_rates_from_counts
 
 ENV = "fade_sim.env:FadeBandit-v0"
@@ -44,15 +44,16 @@ def small_vec(n=6, **more):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("settings", [{}, SMALL, {"split": "test"}, {"features": False}, {"name": "rare", "arms": 12}])
+@pytest.mark.parametrize("settings", [{}, SMALL, {"split": "test"}, {"features": False}, {"name": "rare", "arms": 12},
+                                      {"policy": "linear"}, {"false_negative": 0.3, "false_positive": 0.2}])
 def test_check_env(settings):
     check_env(gym.make(ENV, **settings).unwrapped)
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.filterwarnings(r"ignore:[\s\S]*is different from the unwrapped version")
 def test_check_env_as_registered():
-    check_env(gym.make(ENV))
+    with pytest.warns(UserWarning) as said:
+        check_env(gym.make(ENV))
+    assert len(said) == 1 and "is different from the unwrapped version" in str(said[0].message)  # the wrappers
 
 
 @pytest.mark.filterwarnings("error")
@@ -144,14 +145,14 @@ def test_values_belong_to_their_spaces(split):
     """SIM-03: a Discrete observation is an integer, never an array."""
     env = small(split=split)
     for _ in range(30):
-        obs, info = env.reset()
+        obs, _ = env.reset()
         assert type(obs) is int and obs in env.observation_space
         last, reward, terminated, truncated, after = env.step(env.action_space.sample())
         assert type(last) is int and last == obs
         assert type(reward) is float and reward in (0.0, 1.0)
         assert terminated is True and truncated is False and after == {}
     envs = small_vec(split=split)
-    obs, info = envs.reset(seed=0)
+    obs, _ = envs.reset(seed=0)
     assert obs in envs.observation_space and obs.dtype == envs.observation_space.dtype
     obs, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
     assert obs in envs.observation_space and obs.dtype == envs.observation_space.dtype
@@ -210,9 +211,9 @@ def test_every_reward_and_the_initial_solve_rate_by_enumeration(split):
     for prompt in range(n_prompts):
         envs.reset(options={"prompt": prompt})
         np.testing.assert_array_equal(envs.step(np.arange(9))[1], rewards[prompt])
-    # expected reward of softmax(bias) is the solve rate that info states, and that a NumPy policy at W = 0 has
-    pi = policy(np.zeros((3, 4)), 0.0, world.bias, world.token, world.hidden)
-    np.testing.assert_allclose((pi * rewards).sum(axis=1), env.unwrapped.solve_rate, rtol=1e-12)
+    # expected reward of softmax(bias) is the solve rate that `info` states
+    expected = (softmax(world.bias, axis=1) * rewards).sum(axis=1)
+    np.testing.assert_allclose(expected, env.unwrapped.solve_rate, rtol=1e-12)
 
 
 def test_mean_reward_of_the_initial_policy_is_the_initial_solve_rate():
@@ -223,6 +224,39 @@ def test_mean_reward_of_the_initial_policy_is_the_initial_solve_rate():
     prompts, _ = envs.reset(seed=0)
     arms = (world.bias[prompts] + np.random.default_rng(0).gumbel(size=(n, 32))).argmax(axis=1)
     assert envs.step(arms)[1].mean() == pytest.approx(envs.unwrapped.solve_rate.mean(), abs=0.0045)
+
+
+@pytest.mark.parametrize("form", ["one", "vector"])
+def test_verifier_errors(form):
+    # chance of a reward: .7 on a success, .2 on a failure; n draws, standard error sqrt(.7 * .3 / n) and
+    # sqrt(.2 * .8 / n), tolerance 4 of them (n = 20000: .013 and .011).
+    n, noise = 20_000, {"false_negative": 0.3, "false_positive": 0.2, "features": False}
+    arms = WHOLE.success[0].argmax(), WHOLE.success[0].argmin()
+    env, envs = small(**noise), small_vec(n, **noise)
+    for arm, chance in zip(arms, (0.7, 0.2), strict=True):
+        if form == "vector":
+            envs.reset(seed=0, options={"prompt": 0})
+            rewards = envs.step(np.full(n, arm))[1]
+        else:
+            env.reset(seed=0)
+            rewards = np.empty(n)
+            for i in range(n):
+                env.reset(options={"prompt": 0})
+                rewards[i] = env.step(arm)[1]
+        assert set(rewards) == {0.0, 1.0}
+        assert rewards.mean() == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / n))
+    assert env.unwrapped.solve_rate[0] == small().unwrapped.solve_rate[0]  # of successes, not of rewards
+
+
+def test_linear_world():
+    env = gym.make(ENV, policy="linear", arms=24)
+    prompt, info = env.reset(seed=0)
+    assert {k: np.shape(v) for k, v in info.items()} == {"hidden": (1, 16), "token": (0, 0), "bias": (24,),
+                                                         "solve_rate": ()}
+    assert [env.reset(options={"prompt": prompt}) and env.step(a)[1] for a in range(24)] == \
+        env.unwrapped.world.success[prompt].tolist()
+    prompts, info = gym.make_vec(ENV, num_envs=5, policy="linear", arms=24).reset(seed=0)
+    np.testing.assert_array_equal(info["hidden"], env.unwrapped.world.hidden[prompts])
 
 
 def test_an_episode_is_one_step():
@@ -374,7 +408,7 @@ BAD_KEYWORDS = [
     ({"arms": 8}, "world.arms is 8, expected more than"),
     ({"common": 1.5}, "world.common is 1.5, expected float <= 1.0"),
     ({"bias_sd": float("nan")}, "world.bias_sd is nan, expected a finite number"),
-    ({"solve_rates": "smollm2"}, "did you mean 'smollm2_135m_arithmetic'?"),
+    ({"solve_rates": "smollm2_arithmetic"}, "did you mean 'smollm2_135m_arithmetic'?"),
     ({"render_mode": "human"}, "render_mode is 'human', expected None: there is nothing to draw"),
 ]
 
@@ -481,7 +515,7 @@ def test_reinforce_on_the_single_form_learns():
     head, rewards = np.zeros((3, 4)), []
     for step in range(3000):
         _, info = env.reset(seed=0 if step == 0 else None)
-        pi = policy(head, 0.0, info["bias"], info["token"], info["hidden"])
+        pi = softmax(info["bias"] + np.einsum("kv,vd,kd->k", info["token"], head, info["hidden"]))
         arm = rng.choice(9, p=pi)
         reward = env.step(arm)[1]
         score = np.eye(9)[arm] - pi

@@ -94,6 +94,9 @@ class State:
             ("alpha_max", 1.0 <= self.alpha_max < math.inf, "at least 1"),
             ("horizon", self.horizon >= 1, "at least 1"),
             ("phat", 0.0 <= self.phat <= 1.0, "in [0, 1]"),
+            ("hhat", self.hhat is None or 0.0 <= self.hhat < math.inf, "a non-negative number of nats"),
+            ("step", self.step >= 0, "at least 0"),
+            ("scale", self.scale is None or 0.0 <= self.scale < math.inf, "a non-negative number"),
             ("h0", self.h0 is None or 0.0 <= self.h0 < math.inf, "a non-negative number of nats"),
         )
         for name, ok, expected in checks:
@@ -120,6 +123,7 @@ def update(state: State, solve_rate: float, entropy: float) -> State:
     full-vocabulary entropy at the sampling temperature, in nats. Across ranks reduce sums and
     counts first, not means.
     """
+    solve_rate, entropy = _number("solve_rate", solve_rate), _number("entropy", entropy)
     if not 0.0 <= solve_rate <= 1.0:
         raise InputError(f"solve_rate is {solve_rate!r}, expected a number in [0, 1]")
     if not 0.0 <= entropy < math.inf:
@@ -134,6 +138,13 @@ def update(state: State, solve_rate: float, entropy: float) -> State:
         hhat=ema(hhat, entropy, rate),
         step=state.step + 1,
     )
+
+
+def _number(name: str, value) -> float:
+    """A plain float, whatever library the number comes from: a float32 would narrow the average."""
+    if value is None or isinstance(value, str):
+        raise InputError(f"{name} is {value!r}, expected a number")
+    return float(value)
 
 
 def gains(state: State) -> tuple[float, float]:

@@ -31,6 +31,7 @@ def weight_table(method: Method, group_size: int, *, batch: BatchStats | None = 
     method (resolve it first) and for a group size at which the rule is undefined. `batch` is read
     only by rules that depend on the whole batch, and they need it.
     """
+    check_method(method)
     if isinstance(group_size, (bool, np.bool_)) or not isinstance(group_size, (int, np.integer)) or group_size < 1:
         raise InputError(f"group_size is {group_size!r}, expected an integer of at least 1")
     return _table(method, int(group_size), _moments(method, batch)).copy()
@@ -96,8 +97,7 @@ def advantages(rewards, groups=None, method: Method | None = None, *, valid=None
     1; continuous=True takes [0, 1], where a success is a reward of at least
     the group mean. Raises InputError on anything else, naming the first offender.
     """
-    if method is None:
-        raise InputError("advantages needs a method, for example make('dr_grpo')")
+    check_method(method)
     if method.rule.adaptive:
         _table(method, 2)  # raises, and says what to pass instead
     torch = sys.modules.get("torch") if hasattr(rewards, "detach") else None
@@ -137,6 +137,12 @@ def batch_scale(numerator: Method, denominator: Method, batch: BatchStats) -> fl
 
 
 # --- input ------------------------------------------------------------------------------------------
+
+
+def check_method(method) -> None:
+    """Refuse what is not a Method, for example the name of one."""
+    if not isinstance(method, Method):
+        raise InputError(f"method is {method!r}, expected a Method, for example make('dr_grpo')")
 
 
 def _plain(x):
@@ -201,7 +207,8 @@ def _check_values(r, keep, continuous) -> None:
     if bad.size:
         expected = "a number in [0, 1]" if continuous else "0 or 1"
         more = f" ({bad.size} such rewards)" if bad.size > 1 else ""
-        raise InputError(f"reward {bad[0]} is {r[bad[0]]:g}, expected {expected}{more}")
+        value = repr(float(r[bad[0]])).removesuffix(".0")  # all digits: .9999999 is not "1"
+        raise InputError(f"reward {bad[0]} is {value}, expected {expected}{more}")
 
 
 def _warn_singletons(size, method: Method) -> None:
@@ -243,11 +250,11 @@ def _continuous(r, ids, keep, size, total, method: Method) -> np.ndarray:
     np.maximum.at(highest, ids[keep], r[keep])
     np.minimum.at(lowest, ids[keep], r[keep])
     same = highest <= lowest
-    mean = np.where(same, highest, total / n)
+    mean = np.where(same & (size > 0), highest, total / n)  # a group without valid rollouts: 0
     centred = np.where(keep, r - mean[ids], 0.0)
     variance = np.where(same, 0.0, np.bincount(ids, weights=centred**2, minlength=len(size)) / n)
     group = Group(mean=mean[ids], variance=variance[ids], inv_size=1 / n[ids])
     out = np.where(keep, r, 0.0)
     out = np.asarray(method.expression(out, group)) + np.zeros_like(r)
     alone = (size == 1) & method.rule.group_baseline
-    return np.where(alone[ids], 0.0, out)
+    return np.where(alone[ids], method.rule.singleton * r, out)

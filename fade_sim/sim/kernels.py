@@ -268,7 +268,7 @@ def sample(world, dyn, state, log_binomial, step, batch):
         batch.chosen[b] = x
         batch.successes[b] = c
         solved += c
-        if dyn.dynamic and (c == 0 or c == G) and drawn < dyn.max_rounds * B:
+        if dyn.dynamic and (c == 0 or c == G) and drawn + B - b <= dyn.max_rounds * B:
             continue
         kept += c
         b += 1

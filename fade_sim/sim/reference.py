@@ -149,7 +149,7 @@ def train_step(world, dyn: k.Dynamics, method, ctrl: controller.State, factor: f
         hit, miss = draw_group(world, dyn, x, mu, step, start + 1)
         solved.append(round(hit.sum()))
         entropies.append(float(entropy(mu)))
-        if not (dyn.dynamic and solved[-1] in (0, G) and len(solved) < dyn.max_rounds * B):
+        if not (dyn.dynamic and solved[-1] in (0, G) and len(solved) + B - len(kept) <= dyn.max_rounds * B):
             kept.append((x, mu, hit, miss))
     prompts, mu, hit, miss = (np.array(column) for column in zip(*kept, strict=True))
     successes = np.rint(hit.sum(axis=1)).astype(int)

@@ -24,7 +24,7 @@ import numpy as np
 
 from fade_sim.advantage import BatchStats, Method, make, weight_table
 from fade_sim.advantage.rules import NORMALIZE, Group, scale_constant
-from fade_sim.advantage.table import batch_moments
+from fade_sim.advantage.table import batch_moments, check_method
 from fade_sim.errors import InputError
 
 _CELLS = 1 << 20  # binomial probabilities held at a time: 8 MiB
@@ -143,12 +143,6 @@ _CLOSED: dict[str, Callable] = {
 
 
 # --- shared with objective.py -----------------------------------------------------------------------
-
-
-def check_method(method) -> None:
-    """Refuse what is not a Method, for example the name of one."""
-    if not isinstance(method, Method):
-        raise InputError(f"method is {method!r}, expected a Method, for example make('dr_grpo')")
 
 
 def rates(p, inside: bool = False) -> np.ndarray:

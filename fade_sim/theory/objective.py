@@ -25,8 +25,9 @@ import numpy as np
 
 from fade_sim.advantage import BatchStats, Method, weight_table
 from fade_sim.advantage.rules import NORMALIZE, scale_constant
+from fade_sim.advantage.table import check_method
 from fade_sim.errors import InputError
-from fade_sim.theory.masses import check_method, expect, like, masses, population_masses, population_weights, rates
+from fade_sim.theory.masses import expect, like, masses, population_masses, population_weights, rates
 
 
 def slope(method: Method, p, group_size: int | None = None, *, batch: BatchStats | None = None):
