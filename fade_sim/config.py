@@ -312,7 +312,7 @@ def _regimes(base: dict, rows: list[dict], where: str) -> tuple[Regime, ...]:
         train = {**base["train"], **_table(row, "train", place)}
         world = {**base["world"], **_table(row, "world", place)}
         preset = world.get("name", "default")
-        if preset in WORLDS:
+        if isinstance(preset, str) and preset in WORLDS:
             world = {**WORLDS[preset], **world}
         out.append(Regime(name, _convert(train, Train, place, "train"), _convert(world, World, place, "world")))
     return tuple(out)

@@ -36,7 +36,7 @@ from gymnasium.vector.utils import batch_space
 
 from fade_sim import config, recordings
 from fade_sim.errors import InputError, nearest
-from fade_sim.sim.world import WorldArrays, make_world, solve_rates_from_counts
+from fade_sim.sim.world import WorldArrays, make_world
 
 ID = "FadeBandit-v0"
 _OWN = ("split", "world_seed", "features")
@@ -188,16 +188,11 @@ def _load(own: tuple, split, world_seed, features, render_mode, world: dict) -> 
     seed = _integer(world_seed, "world_seed", 0)
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in world.items()}
     settings = config.resolve({"world": plain}, {}, ID).regimes[0].world
-    rates = None
-    if settings.solve_rates:
-        recording = recordings.load(settings.solve_rates)
-        rates = solve_rates_from_counts(recording.successes, recording.attempts)
+    rates = recordings.initial_solve_rates(settings.solve_rates) if settings.solve_rates else None
     whole = make_world(settings, seed, rates)
     n_train = whole.n_train
     rows = slice(n_train) if split == "train" else slice(n_train, None)
     arrays = {name: getattr(whole, name)[rows] for name in ("hidden", "token", "bias", "success", "mode")}
-    if not len(arrays["bias"]):
-        raise InputError(f"{settings.solve_rates}: {n_train} prompts, expected at least 3 (a third is held out)")
     for array in arrays.values():
         array.flags.writeable = False
     return settings, whole._replace(**arrays, n_train=n_train if split == "train" else 0)

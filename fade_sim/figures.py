@@ -105,6 +105,7 @@ def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
     n = len(rules)
     S, F = (np.array([rule[k] for rule in rules]) for k in (1, 2))
     largest = np.maximum(np.abs(S), np.abs(F)).max(axis=1, keepdims=True)
+    largest[largest == 0] = 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         balance = np.log2(S / F)  # NaN where a mass is negative or both are 0
     panels = (("mass of successes $m_S$", S / largest, "Blues", (0, 1)),

@@ -82,16 +82,9 @@ def _resolve(args, free: dict[str, str]) -> config.Config:
 
 
 def _solve_rates(path: str):
-    if not path:
-        return None
     from fade_sim import recordings
-    from fade_sim.sim.world import solve_rates_from_counts
 
-    recording = recordings.load(recordings.find(path))
-    rates = solve_rates_from_counts(recording.successes, recording.attempts)
-    if len(rates) < 3:
-        raise InputError(f"{path}: {len(rates)} prompts, expected at least 3 (a third is held out)")
-    return rates
+    return recordings.initial_solve_rates(path) if path else None
 
 
 def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:

@@ -120,6 +120,17 @@ def load(path: str | Path) -> Recording:
     return groups.recording()
 
 
+def initial_solve_rates(path: str | Path) -> np.ndarray:
+    """Solve rates (n,) from which the simulator starts, (c + 1/2)/(n + 1) per recorded group: never 0 or 1.
+
+    Raises InputError as `load` does, and on fewer than 3 groups (a third is held out).
+    """
+    recording = load(path)
+    if len(recording.attempts) < 3:
+        raise InputError(f"{path}: {len(recording.attempts)} prompts, expected at least 3 (a third is held out)")
+    return (recording.successes + 0.5) / (recording.attempts + 1.0)
+
+
 def _decode(path: Path) -> str:
     try:
         data = path.read_bytes()

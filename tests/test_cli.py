@@ -53,7 +53,7 @@ def bad(capsys, *argv):
     ("weights table --weights nosuch.csv", "nosuch.csv: no such file"),
     ("weights scale_ema", "has no weights of its own"),
     ("weights power --figure /proc/x.png", "/proc/x.png: cannot be written"),
-    ("weights", "the following arguments are required: name"),
+    ("weights", "weights: name a method (see fade-sim methods), or --all"),
     ("replay nosuch", "nosuch"),
     ("replay smollm2_135m_arithmetic --method grop", "did you mean 'grpo'?"),
     ("replay smollm2_135m_arithmetic --h-star -1", "h_star"),
@@ -146,6 +146,26 @@ def test_weights_of_a_users_table(capsys, tmp_path):
     # m_S(.5) = P(c=1) .5 .5 + P(c=2) .25 = .125 + .0625; m_F = P(0) 1 + P(1) .5 .5 = .375
     out = capsys.readouterr().out
     assert "0.1875" in out and "0.3750" in out
+
+
+def test_weights_of_a_users_function(capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def centred(rewards):\n    return rewards - rewards.mean()\n\n"
+        "def ranked(rewards):\n    return rewards * range(len(rewards))\n\n"
+        "def broken(rewards):\n    return rewards[:1]\n")
+    assert main(["weights", "mine:centred", "--group-size", "4"]) == 0
+    assert "+0.7500" in capsys.readouterr().out  # 1 - 1/4
+    assert "depends on the order of the rollouts at c = 1" in bad(capsys, "weights", "mine:ranked")
+    assert "expected as many finite numbers" in bad(capsys, "weights", "mine:broken")
+    assert "mine:nope: cannot be loaded" in bad(capsys, "weights", "mine:nope")
+
+
+def test_weights_of_all_rules(capsys, tmp_path):
+    assert main(["weights", "--all", "--group-size", "4", "--figure", "all.png"]) == 0
+    out = capsys.readouterr().out
+    # k = 4 is one too many for the leave-one-out rule at G = 4
+    assert "left out: pass_at_k_loo: k is 4, expected at most group_size - 1 = 3" in out
+    assert (tmp_path / "all.png").stat().st_size > 10_000
 
 
 def test_methods_answers_which_grpo_is_this(capsys):

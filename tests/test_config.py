@@ -94,6 +94,7 @@ def test_world_preset_is_overridden_by_an_explicit_key():
     # types and ranges
     ({"train": {"steps": 2.5}}, "train.steps is 2.5, expected int"),
     ({"train": {"steps": True}}, "train.steps is True, expected int"),
+    ({"world": {"name": ["hard"]}}, "world.name is ['hard']"),
     ({"train": {"lr": float("nan")}}, "train.lr is nan, expected a finite number"),
     ({"train": {"lr": -1}}, "train.lr is -1, expected float >= 0.0"),
     ({"train": {"optimizer": "adm"}}, "train.optimizer is 'adm', no such choice; did you mean 'adam'?"),

@@ -22,7 +22,7 @@ import fade_sim.env
 from fade_sim import recordings
 from fade_sim.config import WORLDS, World
 from fade_sim.errors import InputError
-from fade_sim.sim.world import make_world, solve_rates_from_counts
+from fade_sim.sim.world import make_world
 
 ENV = "fade_sim.env:FadeBandit-v0"
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,7 +106,7 @@ def test_world_seed_and_presets():
 
 def test_solve_rates_of_a_recording():
     recording = recordings.load("smollm2_135m_arithmetic")
-    rates = np.sort(solve_rates_from_counts(recording.successes, recording.attempts))
+    rates = np.sort((recording.successes + 0.5) / 65)  # (c + 1/2)/(n + 1), n = 64
     train, test = (gym.make(ENV, split=s, solve_rates="smollm2_135m_arithmetic").unwrapped for s in ("train", "test"))
     assert (len(train.solve_rate), len(test.solve_rate)) == (120, 60)  # 180 prompts, a third held out
     np.testing.assert_allclose(np.sort(np.concatenate([train.solve_rate, test.solve_rate])), rates, rtol=1e-12)
@@ -351,11 +351,11 @@ def test_without_autoreset_only_reset_draws():
     last, _, terminated, _, info = envs.step(np.arange(6))
     np.testing.assert_array_equal(last, prompts)
     assert terminated.all() and info == {}
-    half = np.arange(6) < 3
+    half = np.arange(6) >= 3
     new, info = envs.reset(options={"reset_mask": half, "prompt": np.arange(6, 12)})
-    assert new.tolist() == [6, 7, 8, *prompts[3:]]
+    assert new.tolist() == [*prompts[:3], 9, 10, 11]
     np.testing.assert_array_equal(info["_bias"], half)
-    np.testing.assert_array_equal(info["bias"][half], WHOLE.bias[6:9])
+    np.testing.assert_array_equal(info["bias"][half], WHOLE.bias[9:12])
     with pytest.raises(ResetNeeded, match="3 finished"):
         envs.step(np.arange(6))
     envs.reset(options={"reset_mask": ~half})
@@ -389,103 +389,6 @@ def test_wrappers_and_processes():
         np.testing.assert_array_equal(info["token"], WHOLE.token[prompts])
     finally:
         workers.close()
-
-
-# --- bad input ------------------------------------------------------------------------------------------
-
-BAD_KEYWORDS = [
-    ({"train_prompt": 5}, "unknown keyword 'train_prompt'; did you mean 'train_prompts'?"),
-    ({"splitt": "test"}, "unknown keyword 'splitt'; did you mean 'split'?"),
-    ({"seed": 3}, "unknown keyword 'seed'; did you mean 'world_seed'?"),
-    ({"name": "hrad"}, "no such choice; did you mean 'hard'?"),
-    ({"split": "tset"}, "split is 'tset', no such choice; did you mean 'test'?"),
-    ({"split": 1}, "split is 1, no such choice; known: train, test"),
-    ({"world_seed": -1}, "world_seed is -1, expected an integer >= 0"),
-    ({"world_seed": True}, "world_seed is True, expected an integer >= 0"),
-    ({"world_seed": 1.0}, "world_seed is 1.0, expected an integer >= 0"),
-    ({"features": 1}, "features is 1, expected True or False"),
-    ({"arms": 1}, "world.arms is 1, expected int >= 2"),
-    ({"arms": 8}, "world.arms is 8, expected more than"),
-    ({"common": 1.5}, "world.common is 1.5, expected float <= 1.0"),
-    ({"bias_sd": float("nan")}, "world.bias_sd is nan, expected a finite number"),
-    ({"solve_rates": "smollm2_arithmetic"}, "did you mean 'smollm2_135m_arithmetic'?"),
-    ({"render_mode": "human"}, "render_mode is 'human', expected None: there is nothing to draw"),
-]
-
-
-@pytest.mark.filterwarnings("ignore:.*render_mode")  # gymnasium's own, before the environment is asked
-@pytest.mark.parametrize("make", [gym.make, gym.make_vec])
-@pytest.mark.parametrize(("settings", "message"), BAD_KEYWORDS)
-def test_bad_keyword_is_one_line_with_the_nearest_name(make, settings, message):
-    with pytest.raises(InputError, match=re.escape(message)) as caught:
-        make(ENV, **settings)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"autoreset_mode": "SameStp"}, "autoreset_mode is 'SameStp', no such choice; did you mean 'SameStep'?"),
-    ({"autoreset_mode": []}, "autoreset_mode is [], no such choice; known: NextStep, SameStep, Disabled"),
-    ({"num_envs": 0}, "num_envs is 0, expected an integer >= 1"),
-    ({"num_env": 3}, "unknown keyword 'num_env'; did you mean 'num_envs'?"),
-])
-def test_bad_keyword_of_the_vector_form(settings, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        gym.make_vec(ENV, **settings)
-
-
-def test_too_few_recorded_prompts_for_a_test_split(tmp_path):
-    path = tmp_path / "two.csv"
-    path.write_text("prompt_id,successes,attempts\n1,1,2\n2,0,2\n")
-    rates = gym.make(ENV, solve_rates=str(path)).unwrapped.solve_rate
-    assert sorted(rates) == pytest.approx([0.5 / 3, 0.5])  # (c + 1/2)/(n + 1)
-    with pytest.raises(InputError, match="2 prompts, expected at least 3"):
-        gym.make(ENV, split="test", solve_rates=str(path))
-
-
-@pytest.mark.parametrize("action", [9, -1, 0.0, "a", None, True, np.array([1]), [0, 1]])
-def test_bad_action(action):
-    env = small().unwrapped
-    env.reset(seed=0)
-    with pytest.raises(InputError, match=r"action is .*, expected an integer in 0 \.\. 8") as caught:
-        env.step(action)
-    assert "\n" not in str(caught.value)
-    env.step(np.int64(8))  # the episode is still open
-
-
-@pytest.mark.parametrize("actions", [3, [0] * 5, [0.0] * 6, [0] * 5 + [9], [0] * 5 + [-1], [True] * 6,
-                                     np.zeros((6, 1), dtype=int), [[0], [1, 2]], None])
-def test_bad_actions_of_the_vector_form(actions):
-    envs = small_vec()
-    envs.reset(seed=0)
-    with pytest.raises(InputError, match=r"actions is .*, expected integers \(6,\) in 0 \.\. 8") as caught:
-        envs.step(actions)
-    assert "\n" not in str(caught.value)
-    envs.step([0, 1, 2, 3, 4, 5])
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"promt": 1}, "unknown reset option 'promt'; did you mean 'prompt'?"),
-    ({"prompt": 12}, "option 'prompt' is 12, expected an integer in 0 .. 11"),
-    ({"prompt": -1}, "option 'prompt' is -1, expected an integer in 0 .. 11"),
-    ({"prompt": 1.0}, "option 'prompt' is 1.0, expected an integer in 0 .. 11"),
-])
-def test_bad_reset_option(options, message):
-    for env in (small(), small_vec()):
-        with pytest.raises(InputError, match=re.escape(message)):
-            env.reset(options=options)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"prompt": [1, 2]}, "option 'prompt' is [1 2], expected integers (6,) in 0 .. 11"),
-    ({"reset_mask": np.zeros(6, dtype=bool)}, "option 'reset_mask' is "),
-    ({"reset_mask": np.ones(5, dtype=bool)}, "option 'reset_mask' is "),
-    ({"reset_mask": [True] * 6}, "option 'reset_mask' is "),
-])
-def test_bad_reset_option_of_the_vector_form(options, message):
-    envs = small_vec()
-    envs.reset(seed=0)
-    with pytest.raises(InputError, match=re.escape(message)):
-        envs.reset(options=options)
 
 
 # --- learning -------------------------------------------------------------------------------------------

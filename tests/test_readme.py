@@ -47,6 +47,11 @@ def test_python_example_gives_the_values_in_its_comments():
     assert scope["sign_ratio"](scope["fade"], 0.25, 8) == pytest.approx(scope["delta"])
 
 
+def test_the_environment_example_is_the_file_that_its_own_tests_run():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert blocks[1] == (ROOT / "docs" / "bandit_example.py").read_text()
+
+
 def test_every_file_of_the_tree_exists_and_every_module_is_in_it():
     tree = re.search(r"## What is where\n\n```\n(.*?)```", README, re.S).group(1)
     named = {name.strip(",") for line in tree.splitlines() for name in line.split("  ")[0:6] for name in name.split()

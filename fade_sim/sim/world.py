@@ -97,11 +97,6 @@ def _bias(spec, rng, p0, success) -> np.ndarray:
     return np.where(success, bias + _shift_to(p0, bias, success)[:, None], bias)
 
 
-def solve_rates_from_counts(successes, attempts) -> np.ndarray:
-    """Initial solve rates of recorded prompts, (c + 1/2)/(n + 1): never 0 or 1."""
-    return (np.asarray(successes) + 0.5) / (np.asarray(attempts) + 1.0)
-
-
 def _draw_solve_rates(spec, rng) -> np.ndarray:
     test_mean = spec.solve_mean if spec.test_solve_mean is None else spec.test_solve_mean
     mean = np.repeat([spec.solve_mean, test_mean], [spec.train_prompts, spec.test_prompts])

@@ -23,8 +23,9 @@ from fade_sim.theory.objective import peak
 class WeightedVariance(NamedTuple):
     """Parts of Var(w(phat) ghat); floats or arrays of the shape of p.
 
-    exact = two_term + covariance + rest. Show two_term beside exact, never alone: it is right near
-    p = 1/2 and up to 7 times too low or 40% too high elsewhere, at every group size.
+    exact = two_term + covariance + rest. Show two_term beside exact, never alone: at alpha = 3, G = 16
+    it is right near p = 1/2, 40% too high at .1 and 6 times too low at .9, and larger groups do not
+    repair it.
     """
 
     exact: np.ndarray  # trace of Var(w(phat) ghat)

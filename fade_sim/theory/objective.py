@@ -117,7 +117,8 @@ def _quadrature(method: Method, x: np.ndarray, batch: BatchStats | None) -> np.n
             value, error, *_ = quad(integrand, 0.0, math.asin(math.sqrt(p)), epsabs=1e-12, epsrel=1e-12, limit=400,
                                     full_output=1)
             if not error < 1e-8 * max(1.0, abs(value)):
-                raise InputError(f"{method.label} has no objective with J(0) = 0: its slope cannot be integrated from p = 0")
+                raise InputError(
+                    f"{method.label} has no objective with J(0) = 0: its slope cannot be integrated from p = 0")
             out[at] = value
     return out
 

@@ -113,7 +113,8 @@ def test_continuous_equals_binary_on_binary_rewards(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         binary = advantages(rewards, ids, make(name))
-        np.testing.assert_allclose(advantages(rewards, ids, make(name), continuous=True), binary, rtol=1e-14, atol=1e-16)
+        continuous = advantages(rewards, ids, make(name), continuous=True)
+    np.testing.assert_allclose(continuous, binary, rtol=1e-14, atol=1e-16)
 
 
 def test_continuous_by_hand():
@@ -159,7 +160,8 @@ def test_numpy_ints_and_bools_become_float64(dtype):
 
 @pytest.mark.parametrize(("dtype", "expected"), [
     (torch.float16, torch.float16), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32),
-    (torch.float64, torch.float64), (torch.int64, torch.float32), (torch.uint8, torch.float32), (torch.bool, torch.float32),
+    (torch.float64, torch.float64), (torch.int64, torch.float32), (torch.uint8, torch.float32),
+    (torch.bool, torch.float32),
 ])
 def test_torch_in_torch_out(dtype, expected):
     rewards = torch.tensor([[1, 0, 0], [1, 1, 0]]).to(dtype)
@@ -249,7 +251,7 @@ def test_adaptive_methods_must_be_resolved(name):
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, None, "4", float("nan")])
 def test_bad_group_size(size):
-    with pytest.raises(ValueError, match="group_size is .*, expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=r"group_size is .*, expected an integer of at least 1"):
         weight_table(DR, size)
 
 

@@ -162,7 +162,8 @@ def test_mixed_share_of_the_batch():
 
 
 BALANCED = ["rloo", "dr_grpo", "grpo", "grpo_open_instruct", "f_grpo", "reinforce_pp_baseline", "lite_ppo", "gpg",
-            "bnpo", "pass_at_k_coded", "pass_at_k_chen", "mahdavi", "power", "power_unbiased", "log_mean_exp", "maxrl_coded"]
+            "bnpo", "pass_at_k_coded", "pass_at_k_chen", "mahdavi", "power", "power_unbiased", "log_mean_exp",
+            "maxrl_coded"]
 
 
 @pytest.mark.parametrize("G", [2, 7, 64])
@@ -189,7 +190,8 @@ UNIFORM = {  # text of `describe` -> (failures of an all-fail group, successes o
     "weight 0": (0, 0), "resampled until mixed": (0, 0), "all-fail 0, all-pass a full update": (0, 1),
     "all-fail -1, all-pass +1": (-1, 1), "all-fail -1, all-pass 0": (-1, 0), "all-fail -1, all-pass lam": (-1, 0.1),
     "all-fail -b, all-pass 1-b": (-0.5, 0.5), "-dv": (0.1, 0.1), "all-fail 0, all-pass k": (0, 4),
-    "all-fail 0, all-pass -k/(G-1)": (0, -4 / 7), "updates like any other group": (-0.5 / math.sqrt(2 / 7), 0.5 / math.sqrt(2 / 7)), "all-pass 0 (k = 1: 1)": (0, 0),
+    "all-fail 0, all-pass -k/(G-1)": (0, -4 / 7), "all-pass 0 (k = 1: 1)": (0, 0),
+    "updates like any other group": (-0.5 / math.sqrt(2 / 7), 0.5 / math.sqrt(2 / 7)),
     "0 (rft, k = 1: all-pass 1)": (0, 0), "all-fail 0, all-pass 1": (0, 1),
     "all-fail -1 (not verified), all-pass 0": (-1, 0), "all-fail 0, all-pass 1 (centred: 0)": (0, 1),
 }

@@ -6,7 +6,8 @@ import pytest
 from fade_sim import config
 from fade_sim.advantage import make
 from fade_sim.errors import InputError
-from fade_sim.sim import make_world, simulate, solve_rates_from_counts
+from fade_sim.recordings import initial_solve_rates
+from fade_sim.sim import make_world, simulate
 from fade_sim.sim.run import match_factor, record_steps
 
 
@@ -195,9 +196,11 @@ def test_named_worlds_differ_in_difficulty():
     assert p0["default"] > 0.25 > p0["hard"] > 0.1 > max(p0["rare"], p0["split_rare"])
 
 
-def test_real_solve_rates_become_the_initial_ones():
+def test_real_solve_rates_become_the_initial_ones(tmp_path):
     """(c + 1/2)/(n + 1): 0 of 64 -> 1/130, 64 of 64 -> 129/130; a third held out, nothing lost."""
-    rates = solve_rates_from_counts([0, 64, 32, 16, 8, 63], [64] * 6)
+    rows = "".join(f"{i},{c},64\n" for i, c in enumerate([0, 64, 32, 16, 8, 63]))
+    (tmp_path / "counts.csv").write_text("prompt_id,successes,attempts\n" + rows)
+    rates = initial_solve_rates(tmp_path / "counts.csv")
     assert rates[0] == pytest.approx(1 / 130) and rates[1] == pytest.approx(129 / 130)
     world = make_world(resolve({}).regimes[0].world, 0, rates)
     weight = np.exp(world.bias)

@@ -15,8 +15,19 @@ from fade_sim.sim.run import dynamics, new_state
 from fade_sim.sim.world import make_world
 from fade_sim.theory import masses
 from fade_sim.theory.entropy import (
-    bilinear_step, claimed_change, entropy, entropy_change, group_moments, head_kernel, linear_step, logit_step,
-    second_order, second_order_split, split_change, table_step, uncentred_step,
+    bilinear_step,
+    claimed_change,
+    entropy,
+    entropy_change,
+    group_moments,
+    head_kernel,
+    linear_step,
+    logit_step,
+    second_order,
+    second_order_split,
+    split_change,
+    table_step,
+    uncentred_step,
 )
 
 RNG = np.random.default_rng(7)
@@ -131,7 +142,8 @@ def test_table_against_the_expected_step_of_the_simulator():
         after = expected_state(method, lr_table=step)
         return entropy(reference.policy(WORLD, prompts, after.head, after.theta)) - entropy(policy)
 
-    worst = falls_linearly(lambda s: table_step(policy, success, m_S / p, m_F / (1 - p), s), simulated, (0.2, 0.1, 0.05))
+    weights = m_S / p, m_F / (1 - p)
+    worst = falls_linearly(lambda s: table_step(policy, success, *weights, s), simulated, (0.2, 0.1, 0.05))
     assert worst < 0.05
 
 

@@ -29,11 +29,11 @@ def test_growth_factor_table():
 
 def test_growth_factor_solves_its_equation_and_broadcasts():
     lag = np.array([[1], [3], [20], [300]])
-    k = np.concatenate([np.geomspace(1e-6, 50, 40)])
+    k = np.geomspace(1e-6, 50, 40)
     z = growth_factor(k, lag)
-    j = np.arange(1, 301)
-    total = k * np.where(j <= lag[..., None], z[..., None] ** -j, 0.0).sum(axis=-1)
-    np.testing.assert_allclose(total, 1.0, rtol=1e-11)
+    for L, row in zip(lag.ravel(), z, strict=True):
+        total = k * np.exp(-np.arange(1, L + 1) * np.log(row)[:, None]).sum(axis=-1)
+        np.testing.assert_allclose(total, 1.0, rtol=1e-11)
     np.testing.assert_array_equal(z > 1.0, k * lag > 1.0)
     np.testing.assert_allclose(growth_factor(1.0 / lag, lag), 1.0, rtol=0, atol=1e-14)
 
@@ -145,19 +145,25 @@ class StaleWorld:
 
 
 # settle: other roots have died out to 1e-5 of the growth; the head stays below 1e-4, where the policy is linear.
-CELLS = [(5, 0.8, 40), (5, 1.0, 40), (5, 1.25, 30), (5, 2.5, 10), (20, 0.8, 100), (20, 1.0, 100), (20, 1.25, 80),
+CELLS = [(5, 0.8, 40), (5, 1.0, 40), (5, 1.25, 30), (5, 2.5, 15), (20, 0.8, 100), (20, 1.0, 100), (20, 1.25, 80),
          (20, 2.5, 40)]
 
 
 def check_cell(world, lag, Lambda, settle):
+    """Measured errors: up to 3e-5 of ln z at lag 5, 3e-4 at lag 20, and 3e-7 where ln z = 0."""
     predicted = math.log(growth_factor(Lambda / lag, lag))
     measured = world.log_growth(Lambda, lag, settle, steps=2 * lag)
-    assert measured == pytest.approx(predicted, rel=2e-3, abs=4e-5)
+    assert measured == pytest.approx(predicted, rel=5e-4, abs=2e-6)
+
+
+@pytest.fixture(scope="module")
+def stale_world():
+    return StaleWorld(seed=0, delta=0.25)
 
 
 @pytest.mark.parametrize(("lag", "Lambda", "settle"), CELLS)
-def test_world_grows_as_predicted(lag, Lambda, settle):
-    check_cell(StaleWorld(seed=0, delta=0.25), lag, Lambda, settle)
+def test_world_grows_as_predicted(stale_world, lag, Lambda, settle):
+    check_cell(stale_world, lag, Lambda, settle)
 
 
 def test_critical_number_of_the_world_by_bisection():
@@ -165,16 +171,16 @@ def test_critical_number_of_the_world_by_bisection():
     world, low, high = StaleWorld(seed=1, delta=0.5), 0.9, 1.1
     for _ in range(11):  # to 1e-4
         middle = (low + high) / 2
-        low, high = (low, middle) if world.log_growth(middle, 5, settle=60, steps=40) > 0 else (middle, high)
+        low, high = (low, middle) if world.log_growth(middle, 5, settle=40, steps=10) > 0 else (middle, high)
     assert (low + high) / 2 == pytest.approx(1.0, abs=5e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("delta", [0.25, 0.5, 0.8])
+@pytest.mark.parametrize("delta", [0.25, 0.8])
 def test_growth_table_in_four_worlds(seed, delta):
-    """Growth depends on delta only through the eigenvalue."""
+    """Growth depends on the world and on delta through the eigenvalue only."""
     world = StaleWorld(seed, delta)
-    for lag, settle in ((5, 30), (10, 60), (20, 100), (40, 200)):
+    for lag, settle in ((10, 60), (40, 240)):
         for Lambda in (0.8, 1.25, 1.6, 2.5):
             check_cell(world, lag, Lambda, settle if Lambda < 1.6 else settle // 2)
