@@ -14,7 +14,7 @@ from numba import njit
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = sorted([*_PACKAGE.glob("sim/*.py"), *_PACKAGE.glob("advantage/*.py")])
 # Reordering of sums is allowed (it vectorises them); infinities and NaN keep their meaning.
-_FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
+_FASTMATH = False
 
 
 def _cache_dir() -> str | None:

@@ -34,7 +34,7 @@ def policy(world, prompts, head, theta):
     if world.linear:
         z = np.einsum("kd,bd->bk", head, hidden[:, 0])
     else:
-        z = np.einsum("bkv,vd,bkd->bk", world.token[prompts], head, hidden)
+        z = ((world.token[prompts] @ head) * hidden).sum(axis=-1)
     z = world.bias[prompts] + theta + z
     e = np.exp(z - z.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
@@ -45,7 +45,9 @@ def head_gradient(world, prompts, coef):
     hidden = world.hidden[prompts]
     if world.linear:
         return np.einsum("bk,bd->kd", coef, hidden[:, 0]) / len(prompts)
-    return np.einsum("bk,bkv,bkd->vd", coef, world.token[prompts], hidden) / len(prompts)
+    token = world.token[prompts]
+    weighted = (coef[..., None] * token).reshape(-1, token.shape[-1])
+    return weighted.T @ hidden.reshape(-1, hidden.shape[-1]) / len(prompts)
 
 
 def entropy(pi):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fade_sim.advantage import BatchStats, controller, make, resolve, rules, weight_table
 from fade_sim.advantage.controller import ABLATIONS, SCALE_RATE
@@ -66,7 +67,7 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
             heads[i, j, r] = run.state.head
 
     workers = threads or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(workers) as pool:
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(replica, (i, j), worlds[j]) for j in range(len(seeds)) for i in range(len(contenders))]
         try:
             for job in jobs:
@@ -76,7 +77,8 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
             raise
     _require_finite(metrics, heads, regime, contenders, seeds, steps)
     values = {name: metrics[..., m] for m, name in enumerate(METRICS)}
-    values.update(zip(SPECTRUM, _spectra(heads), strict=True))
+    with threadpool_limits(1, "blas"):
+        values.update(zip(SPECTRUM, _spectra(heads), strict=True))
     return Trace(tuple(c.label for c in contenders), seeds, steps, values)
 
 

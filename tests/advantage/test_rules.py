@@ -161,6 +161,26 @@ def test_mixed_share_of_the_batch():
     np.testing.assert_allclose(weight_table(make("gpg", variant="verl"), 4, batch=batch)[1], [1.8, -0.6], rtol=1e-15)
 
 
+@pytest.mark.parametrize("G", [6, 10, 49, 100])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_counting_rules_against_binomial_coefficients(G, k):
+    """Every row, from exact integers; where too few failures are left the weight is exactly 0, not a residue."""
+    def rho(n, c):  # pass@k of n rollouts with c successes
+        return 1 - math.comb(n - c, k) / math.comb(n, k)
+
+    unbiased, loo1 = table("power_unbiased", G, alpha=k), table("pass_at_k_loo1", G, k=k)
+    loo, plain = table("pass_at_k_loo", G, k=k), table("pass_at_k_s", G, k=k)
+    for c in range(1, G):
+        w = math.comb(G - c, k) / math.comb(G - 1, k)
+        np.testing.assert_allclose(unbiased[c], [w, -c / (G - c) * w], rtol=1e-12, atol=0)
+        right = k * math.comb(G - c, k - 1) / math.comb(G - 1, k - 1)
+        np.testing.assert_allclose(loo1[c], [right, 0], rtol=1e-12, atol=0)
+        failure = k * (1 - math.comb(G - 1 - c, k - 1) / math.comb(G - 1, k - 1))
+        np.testing.assert_allclose(plain[c], [k, failure], rtol=1e-12, atol=0)
+        right = k - k * G / (G - 1) * rho(G - 1, c - 1), failure - k * G / (G - 1) * rho(G - 1, c)
+        np.testing.assert_allclose(loo[c], right, rtol=1e-11, atol=1e-13)
+
+
 BALANCED = ["rloo", "dr_grpo", "grpo", "grpo_open_instruct", "f_grpo", "reinforce_pp_baseline", "lite_ppo", "gpg",
             "bnpo", "pass_at_k_coded", "pass_at_k_chen", "mahdavi", "power", "power_unbiased", "log_mean_exp",
             "maxrl_coded"]
