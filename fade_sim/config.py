@@ -197,15 +197,6 @@ def method_section(table: dict, where: str) -> Method:
 def controller_section(table: dict, where: str) -> controller.State:
     """A [controller] table -> a fresh controller state."""
     _known(table, _CONTROLLER_KEYS, f"{where}: [controller]", "key")
-    for key, value in table.items():
-        kind = {"ablation": str, "relative": bool, "ema_literal": bool, "horizon": int}.get(key, float)
-        if kind is float:
-            good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        else:
-            good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if not good:
-            expected = {float: "a number", str: "text", bool: "true or false", int: "an integer"}[kind]
-            raise InputError(f"{where}: controller.{key} is {value!r}, expected {expected}")
     try:
         return controller.init(**table)
     except InputError as error:

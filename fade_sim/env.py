@@ -19,7 +19,7 @@ Keyword arguments, of both forms:
 z_a = bias_a + token_a^T W hidden_a; the arrays are copies, the caller's to keep:
     info["hidden"] (K, d)   info["token"] (K, V)   info["bias"] (K,)
     info["solve_rate"]      chance of a success at W = 0
-(policy="linear": hidden is (1, d), token (0, 0), W (K, d), and z = bias + W hidden[0].)
+(policy="linear": hidden is (1, d), token (0, 0), W (d, K), and z = bias + hidden[0] W.)
 The same arrays for all prompts of the split, read-only and indexed by observation, are
 `env.unwrapped.world`; `world.success` (P, K) gives the exact solve rate of any policy.
 `reset(options={"prompt": i})` asks for a prompt instead of drawing one: a group of rollouts of one prompt.
@@ -192,7 +192,8 @@ def _load(own: tuple, split, world_seed, features, render_mode, world: dict) -> 
     whole = make_world(settings, seed, rates)
     n_train = whole.n_train
     rows = slice(n_train) if split == "train" else slice(n_train, None)
-    arrays = {name: getattr(whole, name)[rows] for name in ("hidden", "token", "bias", "success", "mode")}
+    names = ("hidden", "token", "bias", "success", "mode", "hidden_t", "token_t")
+    arrays = {name: getattr(whole, name)[rows] for name in names}
     for array in arrays.values():
         array.flags.writeable = False
     return settings, whole._replace(**arrays, n_train=n_train if split == "train" else 0)

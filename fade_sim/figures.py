@@ -126,7 +126,8 @@ def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
                 bar.set_ticks([0, 0.5, 1], labels=["0", "half", "its largest"])
         for k, mass in enumerate((S, F)):
             has = mass.max(axis=1) > 0
-            axes[0, k].plot(p[mass.argmax(axis=1)][has], np.arange(n)[has], "o", ms=3.5, color="black", mec="white", mew=0.6)
+            axes[0, k].plot(p[mass.argmax(axis=1)][has], np.arange(n)[has], "o", ms=3.5, color="black", mec="white",
+                            mew=0.6)
         axes[0, 0].set_yticks(range(n), [rule[0] for rule in rules], fontsize=8)
         figure.suptitle(f"{n} rules at group size {group_size}; dots: where a mass peaks; dark grey: negative mass; "
                         "light grey: no ratio", x=0.01, ha="left", fontsize=10, color="#444444")

@@ -193,7 +193,8 @@ def weights(args, free: dict[str, str]) -> None:
     console.print(masses)
     peak = theory.peak(method, G, batch=batch)
     console.print(f"mass of successes peaks at p = {_peak(peak.success)}, of failures at p = {_peak(peak.failure)}")
-    console.print("slope: derivative of the objective that the expected update climbs; scale: total mass over dr_grpo's")
+    console.print("slope: derivative of the objective that the expected update climbs; "
+                  "scale: total mass over dr_grpo's")
 
     if batch is not None:
         console.print("it reads the whole batch: shown for prompts with uniform solve rates")

@@ -110,7 +110,7 @@ def test_world_preset_is_overridden_by_an_explicit_key():
     ({"name": "../x"}, "name is '../x', expected a plain word"),
     # keys that only make sense together
     ({"train": {"group_size": 1}}, "train.group_size is 1, but dr_grpo needs at least 2 rollouts"),
-    ({"train": {"group_size": 3}, "method": {"name": "power_unbiased", "alpha": 3}}, "expected at most group_size - 1"),
+    ({"train": {"group_size": 3}, "method": {"name": "power_unbiased", "alpha": 3}}, "at most group_size - 1"),
     ({"train": {"lr": 0, "lr_table": 0}}, "both 0, so nothing would be trained"),
     ({"world": {"arms": 8}}, "world.arms is 8, expected more than"),
     ({"world": {"skills": 3}}, "skills_per_prompt is 4, expected at most 3"),
@@ -157,7 +157,8 @@ def test_changing_each_key_changes_the_run(tmp_path):
             "controller": {"rate": 0.3, "h_star": 3.2}}
     changes = {
         "train": {"mode": "expected", "steps": 11, "prompts": 5, "group_size": 5, "lr": 21.0, "lr_table": 0.5,
-                  "optimizer": "adam", "staleness": 3, "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1, "dynamic_sampling": True,
+                  "optimizer": "adam", "staleness": 3, "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1,
+                  "dynamic_sampling": True,
                   "match": "slope"},
         "world": {"name": "hard", "train_prompts": 13, "test_prompts": 7, "arms": 33, "hidden": 15, "token": 15,
                   "skills": 11, "skills_per_prompt": 3, "arms_per_skill": 3, "common": 0.6, "cluster": 0.6,

@@ -21,7 +21,6 @@ from scipy.stats import chi2
 import fade_sim.env
 from fade_sim import recordings
 from fade_sim.config import WORLDS, World
-from fade_sim.errors import InputError
 from fade_sim.sim.world import make_world
 
 ENV = "fade_sim.env:FadeBandit-v0"

@@ -1,14 +1,12 @@
 """Recorded rollouts: every form is read, every fault is named on one line."""
 
-import json
-import re
 
 import numpy as np
 import pytest
-from recording_files import counts, lines, record, write
+from recording_files import counts, lines, write
 
 from fade_sim.errors import InputError
-from fade_sim.replay import find, load, replay, shipped
+from fade_sim.replay import find, load, shipped
 
 SHIPPED = "smollm2_135m_arithmetic"
 

@@ -11,7 +11,7 @@ from recording_files import counts, lines, record, write
 
 from fade_sim.advantage import BatchStats, advantages, batch_scale, controller, make, resolve
 from fade_sim.errors import InputError
-from fade_sim.replay import HISTOGRAM, find, load, render, replay, shipped, to_dict
+from fade_sim.replay import HISTOGRAM, load, render, replay, to_dict
 
 SHIPPED = "smollm2_135m_arithmetic"
 

@@ -9,6 +9,7 @@ given). Source: arXiv 2607.01490. Conventions where the paper is open are in the
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
+from typing import get_args
 
 from fade_sim.errors import InputError, nearest
 
@@ -87,6 +88,14 @@ class State:
     scale: float | None = None  # smoothed scale ratio of the control `scale_ema`
 
     def __post_init__(self):
+        for f in fields(self):
+            value, kinds = getattr(self, f.name), get_args(f.type) or (f.type,)
+            if value is None and type(None) in kinds:
+                continue
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (is_number if float in kinds else type(value) in kinds):
+                expected = {float: "a number", int: "an integer", bool: "true or false", str: "text"}[kinds[0]]
+                raise InputError(f"controller.{f.name} is {value!r}, expected {expected}")
         checks = (
             ("rate", 0.0 < self.rate <= 1.0, "in (0, 1]"),
             ("h_star", self.h_star is None or 0.0 < self.h_star < math.inf, "a positive number of nats"),

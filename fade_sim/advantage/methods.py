@@ -31,9 +31,10 @@ class Method:
         """Short name with the parameters that define the method or differ from their defaults."""
         if self.name == "table":
             return f"table(G={len(self.params['weights']) - 1})"
+        defining = ("alpha", "delta", "b", "k", "beta")
         shown = {k: f"{v:g}" if isinstance(v, (int, float)) else str(v) for k, v in self.items
-                 if k in ("alpha", "delta", "b", "k", "beta") or v != self.rule.params[k].default}
-        if len(shown) == 1 and next(iter(shown)) == self.items[0][0]:
+                 if k in defining or v != self.rule.params[k].default}
+        if len(shown) == 1 and next(iter(shown)) in defining:
             return f"{self.name}({next(iter(shown.values()))})"
         return f"{self.name}({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else self.name
 
@@ -95,7 +96,8 @@ def from_function(function, group_size: int) -> Method:
             try:
                 out = np.asarray(function(rewards.copy()), dtype=np.float64)
             except Exception as error:
-                raise InputError(f"{where}: failed on rewards {rewards.tolist()}: {type(error).__name__}: {error}") from None
+                raise InputError(f"{where}: failed on rewards {rewards.tolist()}: "
+                                 f"{type(error).__name__}: {error}") from None
             if out.shape != rewards.shape or not np.isfinite(out).all():
                 raise InputError(f"{where}: returned {out!r} for {group_size} rewards, expected as many finite numbers")
             for column, reward in ((0, 1.0), (1, 0.0)):

@@ -18,12 +18,12 @@ def opo(rewards, lengths, groups) -> np.ndarray:
     m_S/m_F = L_F/L_S: longer failures are a success bias. Equal lengths: dr_grpo. A singleton gets 0
     (verl: its raw reward). Source: arXiv 2505.23585.
     """
-    r, l = _same(rewards, "rewards", lengths, "lengths")
+    r, length = _same(rewards, "rewards", lengths, "lengths")
     _check_rewards(r)
-    if not (np.isfinite(l).all() and (l > 0).all()):
+    if not (np.isfinite(length).all() and (length > 0).all()):
         raise InputError("opo: lengths must be positive")
     ids = _ids(groups, r)
-    baseline = np.bincount(ids, l * r) / np.bincount(ids, l)
+    baseline = np.bincount(ids, length * r) / np.bincount(ids, length)
     return r - baseline[ids]
 
 

@@ -181,12 +181,15 @@ def _groups(groups, shape) -> np.ndarray:
         return np.repeat(np.arange(shape[0]), shape[1])
     ids = np.asarray(_plain(groups))
     if ids.shape != shape or len(shape) != 1:
-        raise InputError(f"{ids.size} group ids of shape {ids.shape} for rewards of shape {shape}, expected one per rollout")
+        raise InputError(f"{ids.size} group ids of shape {ids.shape} for rewards of shape {shape}, "
+                         "expected one per rollout")
     if ids.dtype.kind not in "iu":
         raise InputError(f"group ids have dtype {ids.dtype}, expected integers")
     low = int(ids.min())
     if int(ids.max()) - low < 4 * ids.size:  # dense ids: no sort needed
-        return (ids.astype(np.int64) - low) if ids.dtype.kind == "i" else (ids - np.asarray(low, ids.dtype)).astype(np.int64)
+        if ids.dtype.kind == "u":  # subtract before the cast: large ids do not fit int64
+            return (ids - np.asarray(low, ids.dtype)).astype(np.int64)
+        return ids.astype(np.int64) - low
     return np.unique(ids, return_inverse=True)[1].reshape(-1)
 
 
@@ -216,7 +219,8 @@ def _warn_singletons(size, method: Method) -> None:
     if lonely and method.rule.group_baseline:
         warnings.warn(
             f"{lonely} of {int((size > 0).sum())} groups have a single rollout: {method.name} has no baseline for "
-            f"them, so they get {'their raw reward' if method.rule.singleton else 'weight 0'} (are the group ids unique per rollout?)",
+            f"them, so they get {'their raw reward' if method.rule.singleton else 'weight 0'} "
+            "(are the group ids unique per rollout?)",
             stacklevel=3,
         )
 

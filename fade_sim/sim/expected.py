@@ -10,7 +10,15 @@ import numpy as np
 from fade_sim.advantage import controller, weight_table
 from fade_sim.sim import layout as k
 from fade_sim.sim.reference import (
-    apply_update, behaviour_head, entropy, head_gradient, importance, mean_weights, policy, reward_chance, step_table,
+    apply_update,
+    behaviour_head,
+    entropy,
+    head_gradient,
+    importance,
+    mean_weights,
+    policy,
+    reward_chance,
+    step_table,
 )
 
 
@@ -62,8 +70,8 @@ def total_mass(p, table) -> float:
 def initial_policy(world):
     """(training prompts, policy (N, K), P(reward 1) (N,)) before the first step."""
     prompts = np.arange(world.n_train)
-    rows = world.bias.shape[1] if world.linear else world.token.shape[2]
-    mu = policy(world, prompts, np.zeros((rows, world.hidden.shape[2])), 0.0)
+    K, d = world.bias.shape[1], world.hidden.shape[2]
+    mu = policy(world, prompts, np.zeros((d, K) if world.linear else (world.token.shape[2], d)), 0.0)
     return prompts, mu, np.clip((mu * reward_chance(world, prompts)).sum(axis=1), 0.0, 1.0)
 
 

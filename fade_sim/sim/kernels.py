@@ -18,8 +18,25 @@ from numba.extending import register_jitable
 from fade_sim.advantage import controller, rules
 from fade_sim.sim.compile import kernel
 from fade_sim.sim.layout import (
-    ADAM_BETA1, ADAM_BETA2, ADAM_EPS, ALPHA, CLIP, DELTA, DRAWN, EMA, FULL, H0, HHAT, NONE, PHAT, PHAT_KEPT, SCALE,
-    STATIC, STEP, UNIT, UPDATES,
+    ADAM_BETA1,
+    ADAM_BETA2,
+    ADAM_EPS,
+    ALPHA,
+    CLIP,
+    DELTA,
+    DRAWN,
+    EMA,
+    FULL,
+    H0,
+    HHAT,
+    NONE,
+    PHAT,
+    PHAT_KEPT,
+    SCALE,
+    STATIC,
+    STEP,
+    UNIT,
+    UPDATES,
 )
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
@@ -52,29 +69,43 @@ def uniform(stream, index):
 
 
 @kernel
-def logits(linear, head, theta, bias, token, hidden, z):
-    """z (K,) = b + theta + v^T W h; linear: b + theta + W h with one h for all arms."""
-    K = bias.shape[0]
-    V, d = head.shape
-    for a in range(K):
-        total = bias[a] + theta[a]
-        if linear:
-            for j in range(d):
-                total += head[a, j] * hidden[0, j]
-        else:
-            for i in range(V):
-                s = 0.0
-                for j in range(d):
-                    s += head[i, j] * hidden[a, j]
-                total += token[a, i] * s
-        z[a] = total
+def add_scaled(out, weights, rows):
+    """out (K,) += sum_j weights_j rows_j; a lane per k, four rows at a time, always in the same order."""
+    n, K = rows.shape
+    j = 0
+    while j + 4 <= n:
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for k in range(K):
+            out[k] = out[k] + w0 * rows[j, k] + w1 * rows[j + 1, k] + w2 * rows[j + 2, k] + w3 * rows[j + 3, k]
+        j += 4
+    while j < n:
+        w0 = weights[j]
+        for k in range(K):
+            out[k] += w0 * rows[j, k]
+        j += 1
 
 
 @kernel
-def policy(world, x, head, theta, prob):
+def logits(world, x, head, theta, z, scratch):
+    """z (K,) = b + theta + v^T W h; linear: b + theta + h W. Arms are the lanes; scratch is (K,)."""
+    K = z.shape[0]
+    for a in range(K):
+        z[a] = world.bias[x, a] + theta[a]
+    if world.linear:
+        add_scaled(z, world.hidden[x, 0], head)
+        return
+    for i in range(head.shape[0]):
+        scratch[:] = 0.0
+        add_scaled(scratch, head[i], world.hidden_t[x])
+        for a in range(K):
+            z[a] += world.token_t[x, i, a] * scratch[a]
+
+
+@kernel
+def policy(world, x, head, theta, prob, scratch):
     """Fill prob (K,) with the policy on prompt x; returns its entropy in nats."""
     K = prob.shape[0]
-    logits(world.linear, head, theta, world.bias[x], world.token[x], world.hidden[x], prob)
+    logits(world, x, head, theta, prob, scratch)
     top = -np.inf
     for a in range(K):
         top = max(top, prob[a])
@@ -90,6 +121,24 @@ def policy(world, x, head, theta, prob):
     for a in range(K):
         prob[a] /= Z
     return math.log(Z) - zsum / Z
+
+
+@kernel
+def add_gradient(world, x, coef, grad):
+    """grad += sum_a coef_a d z_a / d W on prompt x."""
+    K = coef.shape[0]
+    V, d = grad.shape
+    if world.linear:  # W is (d, K)
+        for j in range(V):
+            h = world.hidden[x, 0, j]
+            for a in range(K):
+                grad[j, a] += h * coef[a]
+        return
+    for a in range(K):
+        for i in range(V):
+            s = coef[a] * world.token[x, a, i]
+            for j in range(d):
+                grad[i, j] += s * world.hidden[x, a, j]
 
 
 @kernel
@@ -259,7 +308,7 @@ def sample(world, dyn, state, log_binomial, step, batch):
         start = drawn * (2 * G + 1)
         drawn += 1
         x = min(int(uniform(stream, start) * world.n_train), world.n_train - 1)
-        entropy += policy(world, x, behaviour, state.theta[x], batch.mu[b])
+        entropy += policy(world, x, behaviour, state.theta[x], batch.mu[b], batch.scratch)
         if dyn.count:
             c = _draw_count(world, x, batch.mu[b], G, uniform(stream, start + 1), log_binomial,
                             batch.hit[b], batch.miss[b])
@@ -279,7 +328,6 @@ def sample(world, dyn, state, log_binomial, step, batch):
 def update(world, dyn, state, log_binomial, fresh, batch):
     """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
     K = world.bias.shape[1]
-    V, d = state.head.shape
     B, G = dyn.prompts, dyn.group_size
     table, pi, coef, grad = state.table, batch.pi, batch.coef, batch.grad
     grad[:] = 0.0
@@ -299,7 +347,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
         if fresh:
             pi[:] = mu
         else:
-            policy(world, x, state.head, state.theta[x], pi)
+            policy(world, x, state.head, state.theta[x], pi, batch.scratch)
         total = 0.0
         for a in range(K):
             m = 0.0
@@ -309,24 +357,16 @@ def update(world, dyn, state, log_binomial, fresh, batch):
                     rho = pi[a] / mu[a]
                     rho_s, rho_f = rho, rho
                     if dyn.correction == CLIP:
-                        if w_s > 0.0 and rho > 1.0 + dyn.clip or w_s < 0.0 and rho < 1.0 - dyn.clip:
+                        if (w_s > 0.0 and rho > 1.0 + dyn.clip) or (w_s < 0.0 and rho < 1.0 - dyn.clip):
                             rho_s = 0.0
-                        if w_f > 0.0 and rho > 1.0 + dyn.clip or w_f < 0.0 and rho < 1.0 - dyn.clip:
+                        if (w_f > 0.0 and rho > 1.0 + dyn.clip) or (w_f < 0.0 and rho < 1.0 - dyn.clip):
                             rho_f = 0.0
                 m = (batch.hit[b, a] * rho_s * w_s + batch.miss[b, a] * rho_f * w_f) / G
             coef[b, a] = m
             total += m
         for a in range(K):
             coef[b, a] -= total * pi[a]
-        for a in range(K):
-            if world.linear:
-                for j in range(d):
-                    grad[a, j] += coef[b, a] * world.hidden[x, 0, j]
-            else:
-                for i in range(V):
-                    s = coef[b, a] * world.token[x, a, i]
-                    for j in range(d):
-                        grad[i, j] += s * world.hidden[x, a, j]
+        add_gradient(world, x, coef[b], grad)
     _apply(dyn, state, grad, B)
     if dyn.lr_table != 0.0:
         for b in range(B):

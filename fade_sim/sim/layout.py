@@ -49,11 +49,11 @@ class Weights(NamedTuple):
 class State(NamedTuple):
     """Everything that a step changes."""
 
-    head: np.ndarray  # (V, d)
-    history: np.ndarray  # (lag+1, V, d) ring of past heads
+    head: np.ndarray  # (V, d); linear: (d, K)
+    history: np.ndarray  # (lag+1, *head) ring of past heads
     theta: np.ndarray  # (N, K)
-    moment1: np.ndarray  # (V, d) Adam
-    moment2: np.ndarray  # (V, d) Adam
+    moment1: np.ndarray  # Adam, as the head
+    moment2: np.ndarray
     running: np.ndarray  # (10,) see the slots above; DRAWN counts groups, PHAT_KEPT averages kept ones only
     table: np.ndarray  # (G+1, 2) weights of the last step
 
@@ -68,4 +68,5 @@ class Batch(NamedTuple):
     miss: np.ndarray  # (B, K) and that were not
     coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b
     pi: np.ndarray  # (K,) current policy
-    grad: np.ndarray  # (V, d)
+    scratch: np.ndarray  # (K,)
+    grad: np.ndarray  # as the head

@@ -14,7 +14,16 @@ import numpy as np
 
 from fade_sim.sim.compile import kernel
 from fade_sim.sim.kernels import (
-    ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP, logits, mean_weights, rewarded,
+    ALPHA,
+    DELTA,
+    DRAWN,
+    HHAT,
+    PHAT,
+    PHAT_KEPT,
+    STEP,
+    logits,
+    mean_weights,
+    rewarded,
 )
 
 MODE_ROLLOUTS = 16
@@ -55,13 +64,14 @@ def measure(world, state, log_binomial, prompts, out):
     """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
     P, K = world.bias.shape
     z = np.empty(K)
+    scratch = np.empty(K)
     modes = np.empty(world.n_modes)
     no_theta = np.zeros(K)
     out[:] = 0.0
     for x in range(P):
         trained = x < world.n_train
         theta = state.theta[x] if trained else no_theta
-        logits(world.linear, state.head, theta, world.bias[x], world.token[x], world.hidden[x], z)
+        logits(world, x, state.head, theta, z, scratch)
         lse_s, h_s = _conditional(z, world.success[x], True)
         lse_f, h_f = _conditional(z, world.success[x], False)
         log_p = -_log1pexp(lse_f - lse_s)

@@ -29,10 +29,10 @@ def uniform(key: int, step: int, index: int) -> float:
 
 
 def policy(world, prompts, head, theta):
-    """Probabilities (B, K) on these prompts: softmax of b + theta + v^T W h, or b + theta + W h."""
+    """Probabilities (B, K) on these prompts: softmax of b + theta + v^T W h, or b + theta + h W."""
     hidden = world.hidden[prompts]
     if world.linear:
-        z = np.einsum("kd,bd->bk", head, hidden[:, 0])
+        z = hidden[:, 0] @ head
     else:
         z = ((world.token[prompts] @ head) * hidden).sum(axis=-1)
     z = world.bias[prompts] + theta + z
@@ -41,10 +41,10 @@ def policy(world, prompts, head, theta):
 
 
 def head_gradient(world, prompts, coef):
-    """Mean over prompts of sum_a coef_a d z_a / d W, (V, d) or (K, d)."""
+    """Mean over prompts of sum_a coef_a d z_a / d W, (V, d) or (d, K)."""
     hidden = world.hidden[prompts]
     if world.linear:
-        return np.einsum("bk,bd->kd", coef, hidden[:, 0]) / len(prompts)
+        return hidden[:, 0].T @ coef / len(prompts)
     token = world.token[prompts]
     weighted = (coef[..., None] * token).reshape(-1, token.shape[-1])
     return weighted.T @ hidden.reshape(-1, hidden.shape[-1]) / len(prompts)

@@ -157,9 +157,9 @@ def dynamics(train, seed: int) -> layout.Dynamics:
 
 
 def head_shape(world: WorldArrays) -> tuple[int, int]:
-    """(V, d), or (K, d) of a linear policy."""
-    rows = world.bias.shape[1] if world.linear else world.token.shape[2]
-    return rows, world.hidden.shape[2]
+    """(V, d), or (d, K) of a linear policy."""
+    d = world.hidden.shape[2]
+    return (d, world.bias.shape[1]) if world.linear else (world.token.shape[2], d)
 
 
 def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
@@ -178,7 +178,7 @@ def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
     B, K = dyn.prompts, world.bias.shape[1]
     return layout.Batch(np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K)), np.zeros((B, K)),
-                        np.zeros((B, K)), np.zeros((B, K)), np.zeros(K), np.zeros(head_shape(world)))
+                        np.zeros((B, K)), np.zeros((B, K)), np.zeros(K), np.zeros(K), np.zeros(head_shape(world)))
 
 
 def weights(method, ctrl: controller.State, table, factor: float, train) -> layout.Weights:

@@ -27,9 +27,11 @@ class WorldArrays(NamedTuple):
     mode: np.ndarray  # (P, K) int64: which of the prompt's skills a success shows; -1 for a failure
     n_train: int  # prompts 0 .. n_train-1 are trained, the others are held out
     n_modes: int  # skills per prompt at most
-    linear: bool  # z = W h in place of v^T W h
+    linear: bool  # z = h W with W (d, K), in place of v^T W h with W (V, d)
     false_negative: float  # chance that the verifier gives a success 0
     false_positive: float  # chance that it gives a failure 1
+    hidden_t: np.ndarray  # (P, d, K): the same, arms last, for loops over arms
+    token_t: np.ndarray  # (P, V, K)
 
 
 def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldArrays:
@@ -67,14 +69,19 @@ def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldA
     token = np.sqrt(share) * skill_token[shown] + np.sqrt(1 - share) * _directions(rng, (P, K), spec.token)
 
     bias = _bias(spec, rng, p0, success)
-    return WorldArrays(hidden, token, bias, success, mode, n_train, spec.skills_per_prompt, False,
-                       spec.false_negative, spec.false_positive)
+    return _arrays(spec, hidden, token, bias, success, mode, n_train, False)
+
+
+def _arrays(spec, hidden, token, bias, success, mode, n_train, linear) -> WorldArrays:
+    arms_last = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (hidden, token)]
+    return WorldArrays(hidden, token, bias, success, mode, n_train, spec.skills_per_prompt, linear,
+                       spec.false_negative, spec.false_positive, *arms_last)
 
 
 def _linear_world(spec, rng, p0, n_train, skill_hidden) -> WorldArrays:
     """Arms mean the same in every prompt: skill m owns arms_per_skill of them, in order. A prompt shows
     its skills in its one hidden state, h = sqrt(c) u1 + sqrt(1-c) (sqrt(rho_S) C + sqrt(1-rho_S) xi),
-    with C the direction of the sum of its skills' C_m; the head W is (K, d)."""
+    with C the direction of the sum of its skills' C_m; the head W is (d, K)."""
     P, K = len(p0), spec.arms
     chosen, n_skills = _skills(spec, rng, p0)
     shown = np.arange(spec.skills_per_prompt) < n_skills[:, None]
@@ -87,8 +94,8 @@ def _linear_world(spec, rng, p0, n_train, skill_hidden) -> WorldArrays:
     hidden = np.sqrt(1 - spec.common) * (np.sqrt(spec.cluster) * centre + np.sqrt(1 - spec.cluster) * xi)
     hidden[:, 0] += np.sqrt(spec.common)
     success = mode >= 0
-    return WorldArrays(hidden[:, None, :], np.zeros((P, 0, 0)), _bias(spec, rng, p0, success), success, mode, n_train,
-                       spec.skills_per_prompt, True, spec.false_negative, spec.false_positive)
+    return _arrays(spec, hidden[:, None, :], np.zeros((P, 0, 0)), _bias(spec, rng, p0, success), success, mode,
+                   n_train, True)
 
 
 def _bias(spec, rng, p0, success) -> np.ndarray:

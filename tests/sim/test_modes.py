@@ -90,7 +90,8 @@ def test_dynamic_sampling_costs_what_it_must_and_does_not_bias_phat():
     trace = simulate(cfg.regimes[0], cfg.contenders)
     # 6400 groups used a seed: cost 1/.5888 = 1.698, standard error sqrt(1-.5888)/.5888/sqrt(6400) = .0136
     np.testing.assert_allclose(trace.last("groups_drawn"), 1 / 0.5888, atol=0.05)
-    # phat (rate .02, standard error about .01) stays at .2; a filter would show E[c/4 | mixed] = .2 (1-.2^3)/.5888 = .337
+    # phat (rate .02, standard error about .01) stays at .2; a filter would show
+    # E[c/4 | mixed] = .2 (1-.2^3)/.5888 = .337
     np.testing.assert_allclose(trace.last("phat"), 0.2, atol=0.03)
     np.testing.assert_allclose(trace.last("phat_kept"), 0.2 * (1 - 0.2**3) / 0.5888, atol=0.03)
 

@@ -26,9 +26,9 @@ def test_softmax_of_huge_logits():
     for bias, right in (([1000.0, 1001.0], [0.2689414213699951, 0.7310585786300049]), ([-1e308, 1e308], [0.0, 1.0])):
         zero = np.zeros((1, 2, 1))
         world = WorldArrays(zero, zero, np.array([bias]), np.ones((1, 2), bool), np.zeros((1, 2), np.int64), 1, 1,
-                            False, 0.0, 0.0)
+                            False, 0.0, 0.0, zero.swapaxes(1, 2).copy(), zero.swapaxes(1, 2).copy())
         prob = np.empty(2)
-        entropy = kernels.policy(world, 0, np.zeros((1, 1)), np.zeros(2), prob)
+        entropy = kernels.policy(world, 0, np.zeros((1, 1)), np.zeros(2), prob, np.empty(2))
         np.testing.assert_allclose(prob, right, rtol=1e-14)
         assert 0 <= entropy < np.log(2)
 
@@ -86,6 +86,16 @@ print(table[1, 0])
     rules.write_text(text.replace("hard_focus = (1 - g.mean) ** (alpha - 1)", "hard_focus = (1 - g.mean) ** alpha"))
     done = run_python(code, env=env, cwd=tmp_path)
     assert float(done.stdout) == pytest.approx(0.75**3)
+
+
+def test_cold_and_cached_kernels_give_the_same_bits(tmp_path):
+    """A process that compiles and one that loads from the cache: the same run to the last bit."""
+    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    code = SMALL_RUN + "t = simulate(cfg.regimes[0], cfg.contenders)\n" \
+        "print(' '.join(v.tobytes().hex() for v in t.values.values()))"
+    cold, warm = (run_python(code, env=env) for _ in range(2))
+    assert cold.returncode == warm.returncode == 0, cold.stderr + warm.stderr
+    assert len(cold.stdout) > 500 and cold.stdout == warm.stdout
 
 
 def test_an_unwritable_cache_folder_only_costs_the_cache(tmp_path):

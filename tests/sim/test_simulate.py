@@ -109,7 +109,7 @@ def test_expected_mode_is_the_mean_of_sampled_steps():
 # --- claim B in the sampled dynamics --------------------------------------------------------------------
 
 
-FOUR_RULES = [{"name": "asym_delta", "delta": d} for d in (0.3, 0.5)] + ["dr_grpo"] + [{"name": "asym_delta", "delta": 2.0}]
+FOUR_RULES = [{"name": "asym_delta", "delta": d} for d in (0.3, 0.5, 1.0, 2.0)]  # delta 1 is dr_grpo
 
 
 def final_rank1(**train):
