@@ -2,7 +2,7 @@
 
 import math
 
-from fade_sim.advantage.rules import _nonzero
+from fade_sim.advantage.rules import _nonzero, grpo
 
 
 def log_mean_exp(r, g, beta):
@@ -39,6 +39,15 @@ def maxrl_coded(r, g):
     Source: public code of arXiv 2602.02710.
     """
     return (r - g.mean) / _nonzero(g.mean)
+
+
+def maxrl_std(r, g, eps):
+    """A = (r - rbar)/((std + eps)(rbar + eps)), ddof 0. m_S = m_F = sqrt(q/p) in the limit.
+
+    Not the maxrl estimator: the difficulty profile is divided by the std once more. Source: the
+    `misc` branch of the public code of arXiv 2602.02710.
+    """
+    return grpo(r, g, 0, eps) / _nonzero(g.mean + eps)
 
 
 def linear_r(r, g):

@@ -88,6 +88,7 @@ WORKED = [
     ("entropic_loo", {"beta": LN3}, 2, -0.4),  # 3/1 - 1; 1/(5/3) - 1
     ("maxrl", {}, 4, 0),
     ("maxrl_coded", {}, 3, -1),
+    ("maxrl_std", {"eps": 0.0}, 4 * ROOT3, -4 / ROOT3),  # grpo (ddof 0) / (1/4)
     ("linear_r", {}, 3, -1),
     ("sqrt_r", {}, 3 / math.sqrt(0.75), -1 / math.sqrt(0.75)),
     ("tsallis", {"kappa": 0.5}, 2, 0),  # (1/4)^-.5

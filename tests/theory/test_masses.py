@@ -216,6 +216,12 @@ def test_grpo_mass_at_eight(p, population, bessel):
         assert m_S / math.sqrt(p * (1 - p)) == pytest.approx(right, abs=0.005) and m_F == pytest.approx(m_S, rel=1e-13)
 
 
+def test_division_by_std_and_mean_is_not_the_maxrl_estimator():
+    """G = 16, p = .25: 1.88, where maxrl_coded has q - q^16 = .74."""
+    assert round(masses(make("maxrl_std"), 16, 0.25)[0], 2) == 1.88
+    assert round(masses(make("maxrl_coded"), 16, 0.25)[0], 2) == 0.74
+
+
 def test_dapo_is_conditional_on_a_mixed_group():
     p = np.array([0.02, 0.1, 0.5])
     np.testing.assert_allclose(masses(make("dapo"), 8, p)[0], [0.316, 0.344, 0.437], atol=5e-4)
