@@ -18,127 +18,16 @@ from numba.extending import register_jitable
 from fade_sim.advantage import controller, rules
 from fade_sim.sim.compile import kernel
 from fade_sim.sim.layout import (
-    ADAM_BETA1,
-    ADAM_BETA2,
-    ADAM_EPS,
-    ALPHA,
-    CLIP,
-    DELTA,
-    DRAWN,
-    EMA,
-    FULL,
-    H0,
-    HHAT,
-    NONE,
-    PHAT,
-    PHAT_KEPT,
-    SCALE,
-    STATIC,
-    STEP,
-    UNIT,
-    UPDATES,
+    ADAM_BETA1, ADAM_BETA2, ADAM_EPS, ALPHA, CLIP, DELTA, DRAWN, EMA, FULL, H0, HHAT, NONE, PHAT, PHAT_KEPT, SCALE,
+    STATIC, STEP, UNIT, UPDATES,
 )
+from fade_sim.sim.primitives import add_gradient, draw_arms, policy, step_key, uniform
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
     register_jitable(_function)
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-
-
-@kernel
-def _mix(x):
-    x = (x ^ (x >> _S30)) * _MIX1
-    x = (x ^ (x >> _S27)) * _MIX2
-    return x ^ (x >> _S31)
-
-
-@kernel
-def step_key(key, step):
-    """Stream of one step (splitmix64)."""
-    return _mix(key + np.uint64(step) * _GOLDEN)
-
-
-@kernel
-def uniform(stream, index):
-    """The index-th uniform in [0, 1) of a stream."""
-    return float(_mix(stream + np.uint64(index + 1) * _GOLDEN) >> _S11) * (1.0 / 9007199254740992.0)
-
-
-@kernel
-def add_scaled(out, weights, rows):
-    """out (K,) += sum_j weights_j rows_j; a lane per k, four rows at a time, always in the same order."""
-    n, K = rows.shape
-    j = 0
-    while j + 4 <= n:
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        for k in range(K):
-            out[k] = out[k] + w0 * rows[j, k] + w1 * rows[j + 1, k] + w2 * rows[j + 2, k] + w3 * rows[j + 3, k]
-        j += 4
-    while j < n:
-        w0 = weights[j]
-        for k in range(K):
-            out[k] += w0 * rows[j, k]
-        j += 1
-
-
-@kernel
-def logits(world, x, head, theta, z, scratch):
-    """z (K,) = b + theta + v^T W h; linear: b + theta + h W. Arms are the lanes; scratch is (K,)."""
-    K = z.shape[0]
-    for a in range(K):
-        z[a] = world.bias[x, a] + theta[a]
-    if world.linear:
-        add_scaled(z, world.hidden[x, 0], head)
-        return
-    for i in range(head.shape[0]):
-        scratch[:] = 0.0
-        add_scaled(scratch, head[i], world.hidden_t[x])
-        for a in range(K):
-            z[a] += world.token_t[x, i, a] * scratch[a]
-
-
-@kernel
-def policy(world, x, head, theta, prob, scratch):
-    """Fill prob (K,) with the policy on prompt x; returns its entropy in nats."""
-    K = prob.shape[0]
-    logits(world, x, head, theta, prob, scratch)
-    top = -np.inf
-    for a in range(K):
-        top = max(top, prob[a])
-    Z = 0.0
-    zsum = 0.0
-    for a in range(K):
-        shifted = prob[a] - top
-        e = math.exp(shifted)
-        prob[a] = e
-        Z += e
-        if e > 0.0:  # 0 * -inf
-            zsum += e * shifted
-    for a in range(K):
-        prob[a] /= Z
-    return math.log(Z) - zsum / Z
-
-
-@kernel
-def add_gradient(world, x, coef, grad):
-    """grad += sum_a coef_a d z_a / d W on prompt x."""
-    K = coef.shape[0]
-    V, d = grad.shape
-    if world.linear:  # W is (d, K)
-        for j in range(V):
-            h = world.hidden[x, 0, j]
-            for a in range(K):
-                grad[j, a] += h * coef[a]
-        return
-    for a in range(K):
-        for i in range(V):
-            s = coef[a] * world.token[x, a, i]
-            for j in range(d):
-                grad[i, j] += s * world.hidden[x, a, j]
 
 
 @kernel
@@ -235,35 +124,27 @@ def _success_mass(world, x, prob):
 
 
 @kernel
-def _draw_rollouts(world, x, mu, G, stream, start, cdf, hit, miss):
+def _draw_rollouts(world, x, mu, stream, start, cdf, draws, arms, hit, miss):
     """G rollouts of prompt x: fill hit and miss (K,) with rewarded and unrewarded counts; returns rewards."""
-    K = mu.shape[0]
+    G = arms.shape[0]
     noisy = world.false_negative > 0.0 or world.false_positive > 0.0
-    total = 0.0
-    for a in range(K):
-        total += mu[a]
-        cdf[a] = total
+    upto = 0.0
+    for a in range(mu.shape[0]):
+        upto += mu[a]
+        cdf[a] = upto
         hit[a] = 0.0
         miss[a] = 0.0
+    draw_arms(cdf, stream, start, draws, arms)
     c = 0
     for g in range(G):
-        u = uniform(stream, start + g) * total
-        low, high = 0, K - 1  # first arm whose cumulative probability exceeds u
-        while low < high:
-            middle = (low + high) // 2
-            if cdf[middle] > u:
-                high = middle
-            else:
-                low = middle + 1
-        reward = world.success[x, low]
+        a = arms[g]
+        reward = world.success[x, a]
         if noisy:
             chance = 1.0 - world.false_negative if reward else world.false_positive
             reward = uniform(stream, start + G + g) < chance
-        if reward:
-            hit[low] += 1.0
-            c += 1
-        else:
-            miss[low] += 1.0
+        hit[a] += reward
+        miss[a] += not reward
+        c += reward
     return c
 
 
@@ -298,7 +179,6 @@ def sample(world, dyn, state, log_binomial, step, batch):
     B, G = dyn.prompts, dyn.group_size
     stream = step_key(dyn.key, step)
     behaviour = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
-    cdf = np.empty(world.bias.shape[1])
     solved = 0
     kept = 0
     entropy = 0.0
@@ -308,12 +188,14 @@ def sample(world, dyn, state, log_binomial, step, batch):
         start = drawn * (2 * G + 1)
         drawn += 1
         x = min(int(uniform(stream, start) * world.n_train), world.n_train - 1)
-        entropy += policy(world, x, behaviour, state.theta[x], batch.mu[b], batch.scratch)
+        entropy += policy(world, x, behaviour, dyn.use_head, state.theta[x], batch.mu[b], batch.scratch,
+                          batch.work)
         if dyn.count:
             c = _draw_count(world, x, batch.mu[b], G, uniform(stream, start + 1), log_binomial,
                             batch.hit[b], batch.miss[b])
         else:
-            c = _draw_rollouts(world, x, batch.mu[b], G, stream, start + 1, cdf, batch.hit[b], batch.miss[b])
+            c = _draw_rollouts(world, x, batch.mu[b], stream, start + 1, batch.scratch, batch.draws, batch.arms,
+                               batch.hit[b], batch.miss[b])
         batch.chosen[b] = x
         batch.successes[b] = c
         solved += c
@@ -347,7 +229,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
         if fresh:
             pi[:] = mu
         else:
-            policy(world, x, state.head, state.theta[x], pi, batch.scratch)
+            policy(world, x, state.head, dyn.use_head, state.theta[x], pi, batch.scratch, batch.work)
         total = 0.0
         for a in range(K):
             m = 0.0
@@ -366,8 +248,10 @@ def update(world, dyn, state, log_binomial, fresh, batch):
             total += m
         for a in range(K):
             coef[b, a] -= total * pi[a]
-        add_gradient(world, x, coef[b], grad)
-    _apply(dyn, state, grad, B)
+        if dyn.use_head:
+            add_gradient(world, x, coef[b], grad, batch.work)
+    if dyn.use_head:
+        _apply(dyn, state, grad, B)
     if dyn.lr_table != 0.0:
         for b in range(B):
             for a in range(K):

@@ -27,6 +27,7 @@ class Dynamics(NamedTuple):
     count: bool  # draw the number of successes only, take the mean over arms
     dynamic: bool  # replace uniform groups by others
     max_rounds: int
+    use_head: bool  # False: lr is 0, the head stays zero and is never read
 
 
 class Weights(NamedTuple):
@@ -69,4 +70,7 @@ class Batch(NamedTuple):
     coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b
     pi: np.ndarray  # (K,) current policy
     scratch: np.ndarray  # (K,)
+    work: np.ndarray  # (V, K)
+    draws: np.ndarray  # (G,) uniforms times the last cdf
+    arms: np.ndarray  # (G,) arms drawn
     grad: np.ndarray  # as the head

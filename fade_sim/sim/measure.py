@@ -13,18 +13,9 @@ import math
 import numpy as np
 
 from fade_sim.sim.compile import kernel
-from fade_sim.sim.kernels import (
-    ALPHA,
-    DELTA,
-    DRAWN,
-    HHAT,
-    PHAT,
-    PHAT_KEPT,
-    STEP,
-    logits,
-    mean_weights,
-    rewarded,
-)
+from fade_sim.sim.kernels import mean_weights, rewarded
+from fade_sim.sim.layout import ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP
+from fade_sim.sim.primitives import logits
 
 MODE_ROLLOUTS = 16
 PER_SPLIT = ("pass@1", "pass@10", "pass@100", "entropy", "entropy_success", "entropy_failure", "modes")
@@ -64,14 +55,14 @@ def measure(world, state, log_binomial, prompts, out):
     """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
     P, K = world.bias.shape
     z = np.empty(K)
-    scratch = np.empty(K)
+    work = np.empty((world.token.shape[2], K))
     modes = np.empty(world.n_modes)
     no_theta = np.zeros(K)
     out[:] = 0.0
     for x in range(P):
         trained = x < world.n_train
         theta = state.theta[x] if trained else no_theta
-        logits(world, x, state.head, theta, z, scratch)
+        logits(world, x, state.head, True, theta, z, work)
         lse_s, h_s = _conditional(z, world.success[x], True)
         lse_f, h_f = _conditional(z, world.success[x], False)
         log_p = -_log1pexp(lse_f - lse_s)

@@ -152,7 +152,7 @@ def dynamics(train, seed: int) -> layout.Dynamics:
     return layout.Dynamics(
         key, train.prompts, train.group_size, train.lr, train.lr_table, train.optimizer == "adam", train.staleness,
         correction, train.clip, train.epochs, train.match == "slope", train.mode == "count", train.dynamic_sampling,
-        train.max_rounds,
+        train.max_rounds, train.lr != 0,
     )
 
 
@@ -177,8 +177,11 @@ def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
 def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
     B, K = dyn.prompts, world.bias.shape[1]
-    return layout.Batch(np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K)), np.zeros((B, K)),
-                        np.zeros((B, K)), np.zeros((B, K)), np.zeros(K), np.zeros(K), np.zeros(head_shape(world)))
+    mu, hit, miss, coef = np.zeros((4, B, K))
+    return layout.Batch(
+        np.zeros(B, np.int64), np.zeros(B, np.int64), mu, hit, miss, coef, np.zeros(K), np.zeros(K),
+        np.zeros((world.token.shape[2], K)), np.zeros(dyn.group_size), np.zeros(dyn.group_size, np.int64),
+        np.zeros(head_shape(world)))
 
 
 def weights(method, ctrl: controller.State, table, factor: float, train) -> layout.Weights:

@@ -7,7 +7,7 @@ import pytest
 
 from fade_sim.advantage import RULES, controller, make
 from fade_sim.config import Contender, Train, World
-from fade_sim.sim import kernels, layout, reference
+from fade_sim.sim import kernels, layout, primitives, reference
 from fade_sim.sim.measure import METRICS, measure
 from fade_sim.sim.run import _Replica
 from fade_sim.sim.world import make_world
@@ -95,13 +95,48 @@ def test_normalize_reaches_the_kernel():
 
 def test_uniforms_are_the_same_bits_and_uniform():
     key = np.uint64(0x0123456789ABCDEF)
-    fast = [kernels.uniform(np.uint64(kernels.step_key(key, s)), i) for s in (0, 1, 999) for i in range(5)]
+    fast = [primitives.uniform(np.uint64(primitives.step_key(key, s)), i) for s in (0, 1, 999) for i in range(5)]
     assert fast == [reference.uniform(key, s, i) for s in (0, 1, 999) for i in range(5)]
     # Chi-square of 64 000 draws in 64 cells: 63 degrees of freedom, 99.99% point 113.
-    stream = np.uint64(kernels.step_key(key, 5))
-    u = np.array([kernels.uniform(stream, i) for i in range(64_000)])
+    stream = np.uint64(primitives.step_key(key, 5))
+    u = np.array([primitives.uniform(stream, i) for i in range(64_000)])
     counts = np.bincount((u * 64).astype(int), minlength=64)
     assert ((counts - 1000) ** 2 / 1000).sum() < 113
+
+
+def test_exp_of_negative_numbers():
+    x = np.concatenate([np.linspace(-707.9, 0, 200_001), -np.logspace(-300, 2, 2000)])
+    got = np.array([primitives.exp_negative(v) for v in x])
+    assert np.abs(got / np.exp(x) - 1).max() < 5e-16
+    assert [primitives.exp_negative(v) for v in (0.0, -0.0, -709.0, -1e308, -np.inf)] == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 4), (16, 16, 32), (5, 3, 7), (1, 9, 2), (6, 1, 1), (3, 2, 16)])
+def test_small_matrix_product(shape):
+    m, r, n = shape
+    rng = np.random.default_rng(0)
+    A, B, C = rng.normal(size=(m, r)), rng.normal(size=(r, n)), rng.normal(size=(m, n))
+    wanted = C + A @ B
+    primitives.add_product(C, A, B)
+    np.testing.assert_allclose(C, wanted, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 7, 32, 33])
+def test_drawn_arm_is_the_first_whose_cdf_exceeds_the_uniform(K):
+    cdf = np.cumsum(np.random.default_rng(K).random(K))
+    cdf[K // 2 :] = np.maximum(cdf[K // 2 :], cdf[K // 2])
+    stream, draws, arms = np.uint64(K), np.empty(500), np.empty(500, np.int64)
+    primitives.draw_arms(cdf, stream, 3, draws, arms)
+    u = np.array([primitives.uniform(stream, 3 + g) for g in range(500)]) * cdf[-1]
+    np.testing.assert_array_equal(arms, np.searchsorted(cdf, u, side="right"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 31, 64])
+def test_sums_and_maximum_in_four_chains(n):
+    x, y = np.random.default_rng(n).normal(size=(2, n))
+    assert primitives.total(x) == pytest.approx(x.sum(), rel=1e-13, abs=1e-13)
+    assert primitives.product_total(x, y) == pytest.approx(x @ y, rel=1e-13, abs=1e-13)
+    assert primitives.largest(x) == x.max()
 
 
 def test_draws_follow_the_policy():

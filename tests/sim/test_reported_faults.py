@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fade_sim
-from fade_sim.sim import kernels
+from fade_sim.sim import primitives
 from fade_sim.sim.world import WorldArrays
 
 PACKAGE = Path(fade_sim.__file__).parent
@@ -28,8 +28,8 @@ def test_softmax_of_huge_logits():
         world = WorldArrays(zero, zero, np.array([bias]), np.ones((1, 2), bool), np.zeros((1, 2), np.int64), 1, 1,
                             False, 0.0, 0.0, zero.swapaxes(1, 2).copy(), zero.swapaxes(1, 2).copy())
         prob = np.empty(2)
-        entropy = kernels.policy(world, 0, np.zeros((1, 1)), np.zeros(2), prob, np.empty(2))
-        np.testing.assert_allclose(prob, right, rtol=1e-14)
+        entropy = primitives.policy(world, 0, np.zeros((1, 1)), True, np.zeros(2), prob, np.empty(2), np.empty((1, 2)))
+        np.testing.assert_allclose(prob, right, rtol=1e-14, atol=0)
         assert 0 <= entropy < np.log(2)
 
 
