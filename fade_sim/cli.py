@@ -1,12 +1,14 @@
 """Argument parsing only: nothing heavy is imported before a command is known to be well formed."""
 
 import argparse
+import signal
 import sys
+import threading
 
 from fade_sim import __version__
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("run", "methods", "weights", "replay")
+COMMANDS = ("run", "configs", "methods", "weights", "replay")
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,13 +27,16 @@ def build_parser() -> Parser:
     run = sub.add_parser("run", allow_abbrev=False, help="compare rules under the same dynamics; writes a run folder",
                          description="Compare rules under the same dynamics: progress, a table, a run folder with "
                          "a figure. Any setting: --section.key value, e.g. --train.lr 20 --method.name power.")
-    run.add_argument("config", nargs="?", help="TOML file or name of a shipped config (default: the main job)")
+    run.add_argument("config", nargs="?",
+                     help="TOML file or name of a shipped config, see fade-sim configs (default: the main job)")
     run.add_argument("--seeds", type=_count, help="number of seeds (worlds and samples)")
     run.add_argument("--out", help="run folder to create (default: runs/<name>-<n>)")
     run.add_argument("--solve-rates", metavar="FILE", help="recorded rollouts that set the initial solve rates")
     run.add_argument("--threads", type=_count, help="worker threads (default: all cores; results do not depend on it)")
-    run.add_argument("--quick", action="store_true", help="3 seeds and a fifth of the steps")
+    run.add_argument("--quick", action="store_true", help="3 seeds and a fifth of the steps, unless given")
     run.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+
+    sub.add_parser("configs", allow_abbrev=False, help="list the shipped configs")
 
     methods = sub.add_parser("methods", allow_abbrev=False, help="list every rule, or describe one")
     methods.add_argument("name", nargs="?", help="a method: which GRPO is this?")
@@ -50,7 +55,8 @@ def build_parser() -> Parser:
                             "groups, masses, sign ratio, mass by difficulty, pass@k with intervals, FADE's gains.")
     replay.add_argument("file", help="JSONL or CSV file, or the name of a shipped recording")
     replay.add_argument("--group-size", type=_count, help="training group size (default: as recorded, at most 16)")
-    replay.add_argument("--method", action="append", metavar="NAME", help="only this rule (may be repeated)")
+    replay.add_argument("--method", action="append", metavar="RULE",
+                        help="only this rule: power, 'power(3)', module:function; may be repeated")
     replay.add_argument("--h-star", type=float, metavar="NATS", help="FADE's target entropy (default: half the first)")
     replay.add_argument("--figure", metavar="PNG", help="also draw it")
     replay.add_argument("--json", metavar="FILE", help="also write the numbers")
@@ -112,6 +118,8 @@ def parse(argv: list[str]):
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `fade-sim`. Bad input: one line on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as on Ctrl-C: nothing half-written
     if not argv:
         argv = ["--help"]
     try:

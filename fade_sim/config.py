@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fade_sim.advantage import RULES, Method, controller, make
+from fade_sim.advantage import RULES, Method, controller, from_function, load_function, make
 from fade_sim.errors import InputError, nearest
 
 Count = Annotated[int, Meta(ge=1)]
@@ -110,6 +110,7 @@ class Config(msgspec.Struct, frozen=True):
     name: str
     contenders: tuple[Contender, ...]
     regimes: tuple[Regime, ...]
+    notes: tuple[str, ...]  # what a person should know about how it was read
     raw: dict[str, Any]  # what to write: loading it again gives this same Config
 
 
@@ -156,20 +157,23 @@ def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Conf
     base = {key: dict(_table(raw, key, where)) for key in ("method", "controller", "train", "world")}
     compare = [dict(row) for row in _rows(raw, "compare", where)]
     regimes = [dict(row) for row in _rows(raw, "regime", where)]
+    notes: list[str] = []
     for dotted, value in overrides.items():
         _override(dotted, value, base, compare, regimes)
     if "method.name" in overrides:
-        compare = []  # asking for one rule means that rule alone
+        if compare:
+            notes.append(f"--method.name: {overrides['method.name']} runs alone, in place of {len(compare)} compared rules")
+        compare = []
 
-    contenders = _contenders(base, compare, where)
-    resolved = _regimes(base, regimes, where)
+    resolved = _regimes(base, regimes, where, notes)
+    contenders = _contenders(base, compare, where, resolved, notes)
     for regime in resolved:
         _check(regime, contenders, where)
     _check_effect(overrides, contenders, resolved)
     name = raw.get("name", where.removesuffix(".toml"))
     if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
         raise InputError(f"{where}: name is {name!r}, expected a plain word (it names the run folder)")
-    return Config(name, contenders, resolved, _dump(name, contenders, resolved))
+    return Config(name, contenders, resolved, tuple(notes), _dump(name, contenders, resolved))
 
 
 def parse_value(text: str) -> Any:
@@ -245,7 +249,9 @@ def _override(dotted: str, value: Any, base: dict, compare: list[dict], regimes:
         names = (Train if section == "train" else World).__struct_fields__
         _known({key: value}, names, f"--{dotted}", "key")
         for row in regimes:
-            if isinstance(row.get(section), dict):
+            if isinstance(row.get(section), dict) and key in row[section]:
+                if row[section][key] != value:
+                    row["name"] = None  # it no longer is what its name says
                 row[section] = {k: v for k, v in row[section].items() if k != key}
     elif section == "controller":
         for row in compare:
@@ -257,7 +263,7 @@ def _override(dotted: str, value: Any, base: dict, compare: list[dict], regimes:
     base[section][key] = value
 
 
-def _contenders(base: dict, compare: list[dict], where: str) -> tuple[Contender, ...]:
+def _contenders(base: dict, compare: list[dict], where: str, regimes, notes: list[str]) -> tuple[Contender, ...]:
     everything = {p for rule in RULES.values() for p in rule.params}
     _known({k: v for k, v in base["method"].items() if k != "name"}, everything, f"{where}: [method]", "key")
     used: set[str] = set()
@@ -277,14 +283,23 @@ def _contenders(base: dict, compare: list[dict], where: str) -> tuple[Contender,
         inherited = {k: v for k, v in base["method"].items() if k in takes} if compare else dict(base["method"])
         inherited.pop("name", None)
         used |= set(inherited) | set(row)
-        method = method_section({"name": name, **inherited, **row}, place)
+        table = {"name": name, **inherited, **row}
+        if name == "table" and isinstance(table.get("weights"), str) and ":" in table["weights"]:
+            table["weights"] = _function_rows(table["weights"], regimes, place)
+        method = method_section(table, place)
         state = controller_section({**base["controller"], **own_controller}, place)
+        if not method.rule.adaptive:
+            state = controller.init()  # only what is recorded reads it: phat and Hhat at the default rate
         if label is None:
-            label = method.label + "".join(f"[{v if isinstance(v, str) else f'{k}={v}'}]"
-                                           for k, v in own_controller.items())
+            extra = dict(own_controller)
+            if method.rule.adaptive and state.ablation != "none":
+                extra["ablation"] = state.ablation
+            label = method.label + "".join(f"[{v if isinstance(v, str) else f'{k}={v}'}]" for k, v in extra.items())
         same = out.get(label)
         if same is not None and (same.method, same.controller) != (method, state):
-            raise InputError(f"{place}: label {label!r} is already taken by another rule")
+            raise InputError(f"{place}: label {label!r} is already taken by another rule; give this one its own label")
+        if same is not None:
+            notes.append(f"{label} is compared once, though it is listed more than once")
         out[label] = Contender(label, method, state)
     idle = [k for k in base["method"] if k != "name" and k not in used]
     if idle:
@@ -292,21 +307,52 @@ def _contenders(base: dict, compare: list[dict], where: str) -> tuple[Contender,
     return tuple(out.values())
 
 
-def _regimes(base: dict, rows: list[dict], where: str) -> tuple[Regime, ...]:
-    out = []
+def _function_rows(spec: str, regimes, place: str):
+    """The table of a user's function at the group size of the run."""
+    sizes = {regime.train.group_size for regime in regimes}
+    if len(sizes) > 1:
+        raise InputError(f"{place}: weights = {spec!r} needs one group size, the regimes have {sorted(sizes)}")
+    try:
+        return from_function(load_function(spec), sizes.pop()).params["weights"]
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _regimes(base: dict, rows: list[dict], where: str, notes: list[str]) -> tuple[Regime, ...]:
+    out: list[Regime] = []
     for i, row in enumerate(rows or [{}]):
         place = f"{where}: [[regime]] {i + 1}" if rows else where
         _known(row, ("name", "train", "world"), place, "key")
-        name = row.get("name", f"regime {i + 1}" if rows else "run")
-        if not isinstance(name, str) or name in [r.name for r in out]:
-            raise InputError(f"{place}: name is {name!r}, expected text that no other regime has")
         train = {**base["train"], **_table(row, "train", place)}
         world = {**base["world"], **_table(row, "world", place)}
         preset = world.get("name", "default")
         if isinstance(preset, str) and preset in WORLDS:
             world = {**WORLDS[preset], **world}
-        out.append(Regime(name, _convert(train, Train, place, "train"), _convert(world, World, place, "world")))
+        train, world = _convert(train, Train, place, "train"), _convert(world, World, place, "world")
+        name = row.get("name", f"regime {i + 1}" if rows else "run")
+        if name is None:
+            same = next((r for r in out if (r.train, r.world) == (train, world)), None)
+            if same is not None:
+                notes.append(f"two regimes are equal once overridden: {same.name!r} runs once")
+                continue
+            name = describe_dynamics(train)
+            if any(r.name == name for r in out):
+                name += f" ({i + 1})"
+        if not isinstance(name, str) or not name or "/" in name or name in [r.name for r in out]:
+            raise InputError(f"{place}: name is {name!r}, expected text without '/' that no other regime has")
+        out.append(Regime(name, train, world))
     return tuple(out)
+
+
+def describe_dynamics(train: Train) -> str:
+    """One line on what sets a regime apart."""
+    stale = f"rollouts {train.staleness} updates old" if train.staleness else "on-policy"
+    correction = {"none": ", no correction" if train.staleness else "", "ratio": ", importance ratio",
+                  "clip": f", PPO clip {train.clip:g}"}[train.correction]
+    optimizer = {"sgd": "SGD", "adam": "Adam"}[train.optimizer]
+    mode = {"sampled": "", "count": ", counts drawn", "expected": ", exact expectation"}[train.mode]
+    match = f", match {train.match}" if train.match != "none" else ""
+    return f"{optimizer} lr {train.lr:g}, {stale}{correction}{mode}{match}"
 
 
 def _convert(table: dict, kind: type, where: str, section: str):

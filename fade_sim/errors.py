@@ -12,4 +12,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the closest known name, or the list of all when none is close."""
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    rest = f", ... ({len(known)} in all)" if len(known) > 25 else ""
+    return f"; known: {', '.join(known[:12] if rest else known)}{rest}"

@@ -5,6 +5,7 @@ is touched, and the bytes depend on the data alone.
 """
 
 import io
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +13,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fade_sim.errors import InputError
 from fade_sim.report import interval
 from fade_sim.store import write_atomic
 
@@ -23,8 +25,14 @@ STYLE = {
     "axes.titlesize": 11, "axes.titlelocation": "left", "legend.frameon": False, "savefig.dpi": 130,
     "font.family": "DejaVu Sans", "path.simplify": True,
 }
-RUN_PANELS = (("rank1", "rank-1 energy of the update"), ("train_entropy", "entropy (nats)"),
-              ("test_pass@1", "held-out pass@1"))
+RUN_PANELS = (  # metric, label, floor (above 0: a log axis without an upper bound)
+    ("rank1", "rank-1 energy of the update", 0.0), ("train_entropy", "entropy (nats)", 1e-3),
+    ("test_pass@1", "held-out pass@1", 0.0),
+)
+FEW_SEEDS = 5
+WELL_KNOWN = ("reinforce", "nsr", "rloo", "dr_grpo", "grpo", "dapo", "asym_delta", "reinforce_pp", "pass_at_k_loo1",
+              "pass_at_k_chen", "power", "power_unbiased", "maxrl", "maxrl_coded", "fade", "scale_ema")
+FORMATS = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float], **kwargs) -> tuple[Figure, np.ndarray]:
@@ -34,43 +42,71 @@ def _figure(rows: int, columns: int, size: tuple[float, float], **kwargs) -> tup
 
 
 def save(figure: Figure, path: Path) -> None:
-    """PNG, written whole or not at all."""
+    """A .png, .pdf or .svg, written whole or not at all; the bytes hold no date."""
+    kind = Path(path).suffix.lower().removeprefix(".") or "png"
+    if kind not in FORMATS:
+        raise InputError(f"{path}: cannot draw a .{kind}, expected one of .{', .'.join(FORMATS)}")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with matplotlib.rc_context({"svg.hashsalt": "fade"}):
+        figure.savefig(buffer, format=kind, metadata=FORMATS[kind])
     write_atomic(Path(path), buffer.getvalue())
 
 
-def line_style(i: int) -> dict:
-    """Colour and dash of the i-th rule, the same in every panel."""
-    return {"color": COLORS[i % len(COLORS)], "linestyle": STYLES[i // len(COLORS) % len(STYLES)]}
+def rule_style(label: str, labels) -> dict:
+    """Colour and dash of a rule: fixed for the best-known, the next free ones of the palette for others."""
+    fixed = {"dr_grpo": (COLORS[0], "-"), "fade": (COLORS[5], "-"), "scale_ema": ("#777777", "--"),
+             "scale_only": ("#777777", ":"), "fade_unit": (COLORS[5], ":")}
+    if label in fixed:
+        color, dash = fixed[label]
+    else:
+        free = [c for c in COLORS if c not in (COLORS[0], COLORS[5])]
+        i = [name for name in labels if name not in fixed].index(label)
+        color, dash = free[i % len(free)], STYLES[i // len(free) % len(STYLES)]
+    return {"color": color, "linestyle": dash}
 
 
 def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
-    """Rank-1 energy, entropy and held-out pass@1 against steps; a column per regime; 95% intervals."""
+    """Rank-1 energy, entropy and held-out pass@1 against steps; a column per regime.
+
+    95% intervals over seeds as bands; with fewer than 5 seeds each seed is a thin line instead.
+    """
     with matplotlib.rc_context(STYLE):
-        size = (1.2 + 4.2 * max(len(traces), 1), 8.4)
+        size = (1.2 + 4.2 * max(len(traces), 1), 8.6)
         figure, axes = _figure(len(RUN_PANELS), len(traces), size, sharex="col", sharey="row")
         for column, (name, trace) in enumerate(traces.items()):
-            for row, (metric, label) in enumerate(RUN_PANELS):
+            for row, (metric, label, floor) in enumerate(RUN_PANELS):
                 ax = axes[row, column]
-                for i in range(len(trace.labels)):
-                    mean, half = interval(trace.values[metric][i].T)
-                    ax.plot(trace.steps, mean, lw=1.8, **line_style(i))
-                    if not np.isnan(half[-1]):
-                        ax.fill_between(trace.steps, mean - half, mean + half, color=COLORS[i % len(COLORS)],
-                                        alpha=0.13, lw=0)
+                for i, rule in enumerate(trace.labels):
+                    _curve(ax, trace.steps, trace.values[metric][i], floor, rule_style(rule, trace.labels))
+                last = trace.last(metric).mean(axis=1)
+                if len(last) > 1 and np.ptp(trace.values[metric][..., 1:].mean(axis=1), axis=0).max() < 1e-6:
+                    ax.text(0.5, 0.9, f"all {len(last)} rules coincide", transform=ax.transAxes, ha="center")
                 if column == 0:
                     ax.set_ylabel(label)
-            axes[0, column].set_title(f"{name}\n{subtitles[name]}")
+            lines = dict.fromkeys((name, *textwrap.wrap(subtitles[name], 46)))
+            axes[0, column].set_title("\n".join(lines))
             axes[-1, column].set_xlabel("steps")
         axes[0, 0].set_ylim(0, 1.02)
+        axes[1, 0].set_yscale("log")
         first = next(iter(traces.values()))
-        handles = [matplotlib.lines.Line2D([], [], lw=2, **line_style(i)) for i in range(len(first.labels))]
+        handles = [matplotlib.lines.Line2D([], [], lw=2, **rule_style(rule, first.labels)) for rule in first.labels]
         figure.legend(handles, first.labels, loc="outside lower center", ncols=min(4, len(first.labels)))
         seeds = len(first.seeds)
-        figure.suptitle(f"Same dynamics for every rule; mean and 95% interval over {seeds} seed{'s' * (seeds > 1)}",
+        spread = "95% interval" if seeds >= FEW_SEEDS else "every seed"
+        figure.suptitle(f"Same dynamics for every rule; mean and {spread} over {seeds} seed{'s' * (seeds > 1)}",
                         x=0.01, ha="left", fontsize=10, color="#444444")
         save(figure, path)
+
+
+def _curve(ax, steps, values, floor: float, style: dict) -> None:
+    """Mean over seeds (seeds, records) with its spread, kept where the quantity can be."""
+    mean, half = interval(values.T)
+    ax.plot(steps, np.maximum(mean, floor), lw=1.8, **style)
+    if len(values) >= FEW_SEEDS:
+        high = mean + half if floor else np.minimum(mean + half, 1.0)
+        ax.fill_between(steps, np.maximum(mean - half, floor), high, color=style["color"], alpha=0.13, lw=0)
+    elif len(values) > 1:
+        ax.plot(steps, np.maximum(values.T, floor), lw=0.5, alpha=0.6, **style)
 
 
 def weights_figure(label: str, table: np.ndarray, p: np.ndarray, finite, population, path: Path) -> None:
@@ -85,14 +121,15 @@ def weights_figure(label: str, table: np.ndarray, p: np.ndarray, finite, populat
         ax.plot(range(1, G + 1), table[1:, 0], "o-", color=COLORS[3], ms=4, label="a success")
         ax.plot(range(G), table[:-1, 1], "s-", color=COLORS[1], ms=4, label="a failure")
         ax.axhline(0, color="#444444", lw=0.8)
-        ax.set(xlabel=f"successes among {G} rollouts", ylabel="weight", title=f"{label}: weights")
+        ax.set(xlabel=f"successes among {G} rollouts", ylabel="weight", title=f"{label}: weights, group size {G}")
         ax.legend()
         ax = axes[0, 1]
         for mass, color, name in ((0, COLORS[3], "$m_S$"), (1, COLORS[1], "$m_F$")):
-            ax.plot(p, finite[mass], color=color, lw=2, label=f"{name}, G = {G}")
+            dash = "-" if mass == 0 else (0, (5, 5))  # equal masses stay visible, one on the other
+            ax.plot(p, finite[mass], color=color, lw=2.2, ls=dash, label=f"{name}, G = {G}")
             if population is not None:
-                ax.plot(p, population[mass], color=color, lw=1.2, ls="--", label=f"{name}, infinite group")
-        ax.set(xlabel="solve rate p", ylabel="mass", title="gradient masses")
+                ax.plot(p, population[mass], color=color, lw=1.2, ls=":", label=f"{name}, infinite group")
+        ax.set(xlabel="solve rate p", ylabel="mass", title=f"{label}: gradient masses")
         ax.legend()
         save(figure, path)
 
@@ -123,14 +160,15 @@ def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
             if limits[0] < 0:
                 bar.set_ticks([-4, -2, 0, 2, 4], labels=["<1/16", "1/4", "1", "4", ">16"])
             else:
-                bar.set_ticks([0, 0.5, 1], labels=["0", "half", "its largest"])
+                bar.set_ticks([0, 0.5, 1], labels=["0", "half", "the rule's largest"])
         for k, mass in enumerate((S, F)):
             has = mass.max(axis=1) > 0
             axes[0, k].plot(p[mass.argmax(axis=1)][has], np.arange(n)[has], "o", ms=3.5, color="black", mec="white",
-                            mew=0.6)
+                            mew=0.6, clip_on=False, zorder=5)
         axes[0, 0].set_yticks(range(n), [rule[0] for rule in rules], fontsize=8)
-        figure.suptitle(f"{n} rules at group size {group_size}; dots: where a mass peaks; dark grey: negative mass; "
-                        "light grey: no ratio", x=0.01, ha="left", fontsize=10, color="#444444")
+        figure.suptitle(f"{n} rules at group size {group_size}; darkest: the larger of a rule's two masses at its "
+                        "peak; dots: peaks; dark grey: negative; light grey: no ratio;"
+                        "\ndapo: per kept (mixed) group", x=0.01, ha="left", fontsize=10, color="#444444")
         save(figure, path)
 
 
@@ -139,9 +177,11 @@ def replay_figure(report, path: Path) -> None:
     from fade_sim.replay import DIFFICULTY, HISTOGRAM
 
     rows = [row for row in report.rules if sum(row.mass) > 0]
+    if len(rows) > 20:  # the whole zoo: show the ones that people compare, the table has the rest
+        rows = [row for row in rows if row.rule.partition("(")[0] in WELL_KNOWN]
     shades = ("#08306B", "#2F7FBC", "#9CC9E2", "#E3EEF8")  # hard to easy
     with matplotlib.rc_context(STYLE):
-        figure, axes = _figure(1, 2, (11.0, 1.6 + 0.27 * max(len(rows), 10)), width_ratios=(1, 1.25))
+        figure, axes = _figure(1, 2, (11.0, 1.6 + 0.27 * min(max(len(rows), 12), 40)), width_ratios=(1, 1.25))
         ax = axes[0, 0]
         ax.barh(range(len(HISTOGRAM)), report.histogram, color=COLORS[3])
         ax.set_yticks(range(len(HISTOGRAM)), HISTOGRAM)

@@ -1,6 +1,7 @@
 """What each command does. Heavy imports happen inside, after the input has been checked."""
 
 import platform
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ def _console(stderr: bool = False):
     from rich.console import Console
 
     # A pipe has no width of its own: keep tables readable instead of folded at 80.
-    return Console(stderr=stderr, highlight=False, width=None if sys.stdout.isatty() or stderr else 110)
+    return Console(stderr=stderr, highlight=False, markup=False, width=None if sys.stdout.isatty() or stderr else 110)
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ def run(args, free: dict[str, str]) -> None:
         began = time.time()
         traces = _simulate(cfg, args.threads, rates)
         summary = {name: report.summarise(trace) for name, trace in traces.items()}
-        subtitles = {regime.name: describe_dynamics(regime.train) for regime in cfg.regimes}
+        subtitles = {regime.name: config.describe_dynamics(regime.train) for regime in cfg.regimes}
         from fade_sim.figures import run_figure
 
         run_figure(traces, subtitles, folder / "figure.png")
@@ -48,20 +49,12 @@ def run(args, free: dict[str, str]) -> None:
         (folder / "meta.json").write_text(store.to_json(_meta(began, args.threads), indent=1) + "\n")
     console = _console()
     for name, trace in traces.items():
-        title = f"{name}: {subtitles[name]}; after {trace.steps[-1]} steps, {len(trace.seeds)} seeds"
+        said = name if name == subtitles[name] else f"{name}: {subtitles[name]}"
+        seeds = f"{len(trace.seeds)} seed{'s' * (len(trace.seeds) > 1)}"
+        title = f"{said}; after {trace.steps[-1]} steps, {seeds}"
         report.print_table(console, title, summary[name])
-    console.print(f"\nfigure: {final / 'figure.png'}\nfolder: {final}", soft_wrap=True)
-
-
-def describe_dynamics(train) -> str:
-    """One line on what sets a regime apart."""
-    stale = f"rollouts {train.staleness} updates old" if train.staleness else "on-policy"
-    correction = {"none": ", no correction" if train.staleness else "", "ratio": ", importance ratio",
-                  "clip": f", PPO clip {train.clip:g}"}[train.correction]
-    optimizer = {"sgd": "SGD", "adam": "Adam"}[train.optimizer]
-    mode = ", exact expectation" if train.mode == "expected" else ""
-    match = f", match {train.match}" if train.match != "none" else ""
-    return f"{optimizer} lr {train.lr:g}, {stale}{correction}{mode}{match}"
+    console.print(f"\n{report.LEGEND}", soft_wrap=True)
+    console.print(f"figure: {final / 'figure.png'}\nfolder: {final}", soft_wrap=True)
 
 
 def _resolve(args, free: dict[str, str]) -> config.Config:
@@ -72,13 +65,19 @@ def _resolve(args, free: dict[str, str]) -> config.Config:
                 raise InputError(f"--{key} and --{key.split('.')[1].replace('_', '-')} are both given")
             overrides[key] = value
     cfg = config.load(args.config, overrides)
+    for note in cfg.notes:
+        print(f"note: {note}", file=sys.stderr)
     if not args.quick:
         return cfg
-    raw = dict(cfg.raw)
-    seeds = {} if args.seeds else {"seeds": 3}
-    raw["regime"] = [{**row, "train": {**row["train"], "steps": -(-row["train"]["steps"] // 5), **seeds}}
-                     for row in raw["regime"]]
-    return config.resolve(raw, {}, "config")
+    raw, rows = dict(cfg.raw), []
+    for row in cfg.raw["regime"]:  # what was asked for by name stays
+        train = dict(row["train"])
+        if "train.seeds" not in overrides:
+            train["seeds"] = min(3, train["seeds"])
+        if "train.steps" not in overrides:
+            train["steps"] = -(-train["steps"] // 5)
+        rows.append({**row, "train": train})
+    return config.resolve({**raw, "regime": rows}, {}, "config")
 
 
 def _solve_rates(path: str):
@@ -88,12 +87,19 @@ def _solve_rates(path: str):
 
 
 def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from fade_sim.sim import simulate  # Numba
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"),
-               TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs,"),
+               TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"))
     traces = {}
     with Progress(*columns, console=_console(stderr=True)) as progress:
         for regime in cfg.regimes:
@@ -121,6 +127,16 @@ def _meta(began: float, threads: int | None) -> dict:
         "numba": numba.__version__, "matplotlib": matplotlib.__version__, "machine": platform.machine(),
         "system": platform.system(),
     }
+
+
+def configs(args, free: dict[str, str]) -> None:
+    """Names of the shipped configs, with the first line of each."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, path in config.shipped().items():
+        table.add_row(name, path.read_text().partition("\n")[0].lstrip("# "))
+    _console().print(table)
 
 
 # --- methods, weights -----------------------------------------------------------------------------
@@ -168,7 +184,9 @@ def weights(args, free: dict[str, str]) -> None:
     table = weight_table(method, G, batch=batch)
     from fade_sim.figures import weights_figure
 
-    path = Path(args.figure or f"weights-{args.name.replace(':', '-')}-G{G}.png")
+    if G == 1 and method.rule.group_baseline:
+        raise InputError(f"--group-size is 1, but {method.name} needs at least 2 rollouts of a prompt")
+    path = Path(args.figure or f"weights-{re.sub(r'[^A-Za-z0-9_.]+', '-', label).strip('-')}-G{G}.png")
     p = np.linspace(0.001, 0.999, 333)
     population = theory.population_masses(method, p, batch=batch) if method.rule.population else None
     weights_figure(label, table, p, theory.masses(method, G, p, batch=batch), population, path)
@@ -243,31 +261,14 @@ def _peak(p: float) -> str:
     return "- (no mass)" if p != p else f"{p:.3f}"
 
 
-def _user_function(spec: str):
-    """The function behind `module:function`, looked up from the current folder first."""
-    import importlib
-
-    module, _, name = spec.partition(":")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise InputError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from None
-    finally:
-        sys.path.remove("")
-    if not callable(found):
-        raise InputError(f"{spec}: is not a function")
-    return found
-
-
 def _weights_method(name: str, free: dict[str, str], group_size: int):
     """(static method, label); an adaptive one is shown at gains given by --alpha and --delta."""
-    from fade_sim.advantage import RULES, from_function, make, resolve
+    from fade_sim.advantage import RULES, from_function, load_function, make, resolve
 
     if ":" in name:
         if free:
             raise InputError(f"{name}: a function of your own takes no --{next(iter(free))}")
-        return from_function(_user_function(name), group_size), name
+        return from_function(load_function(name), group_size), name
 
     params = {key.replace("-", "_"): config.parse_value(value) for key, value in free.items()}
     if name in RULES and RULES[name].adaptive:
@@ -288,13 +289,13 @@ def replay(args, free: dict[str, str]) -> None:
     """Recorded rollouts under every rule."""
     from fade_sim import recordings, store
     from fade_sim import replay as replays
-    from fade_sim.advantage import RULES, controller, make
+    from fade_sim.advantage import RULES, controller
 
     path = recordings.find(args.file)
     recording = recordings.load(path)
-    names = args.method or [name for name in RULES if name != "table"]
+    rules = [_replay_method(text, args.group_size) for text in args.method or [n for n in RULES if n != "table"]]
     settings = {} if args.h_star is None else {"h_star": args.h_star}
-    report = replays.replay(recording, [make(name) for name in names], group_size=args.group_size,
+    report = replays.replay(recording, rules, group_size=args.group_size,
                             controller_state=controller.init(**settings))
     if args.figure:
         from fade_sim.figures import replay_figure
@@ -308,3 +309,14 @@ def replay(args, free: dict[str, str]) -> None:
     for name, written in (("figure", args.figure), ("numbers", args.json)):
         if written:
             console.print(f"{name}: {written}", soft_wrap=True)
+
+
+def _replay_method(text: str, group_size: int | None):
+    """A rule by name or label, or a user's module:function (which needs --group-size)."""
+    from fade_sim.advantage import from_function, load_function, parse
+
+    if ":" not in text:
+        return parse(text)
+    if group_size is None:
+        raise InputError(f"--method {text}: a function of your own needs --group-size")
+    return from_function(load_function(text), group_size)

@@ -47,6 +47,7 @@ class Recording:
     step: np.ndarray | None = None  # (P,) int64 >= 0
     entropy: np.ndarray | None = None  # (P,) nats; mean over the rollouts of a row
     task: tuple[str, ...] | None = None  # (P,)
+    pooled: bool = False  # one line per rollout and no step: a prompt's rollouts are one group
 
     def __len__(self) -> int:
         return len(self.prompt_id)
@@ -272,6 +273,7 @@ class _Groups:
             attempts=np.array([row[2] for row in rows], dtype=np.int64),
             rewards=None if counted else tuple(np.array(row[3], dtype=np.int8) for row in rows),
             step=np.array([step for _, step in self.rows], dtype=np.int64) if "step" in self.has else None,
+            pooled=self.form == ("reward",) and "step" not in self.has,
             entropy=np.array([row[4] / row[5] for row in rows]) if "entropy" in self.has else None,
             task=tuple(row[6] for row in rows) if "task" in self.has else None,
         )

@@ -102,13 +102,14 @@ class Report:
     notes: tuple[str, ...]  # what was left out or assumed
 
 
-def replay(recording: Recording, methods=None, group_size: int | None = None, k=DEFAULT_K,
+def replay(recording: Recording, methods=None, group_size: int | None = None, k=None,
            controller_state: controller.State | None = None) -> Report:
     """Every rule on recorded rollouts.
 
     methods: Methods or their names (default: every rule but `table`). group_size: rollouts per
-    training group, G (default: the median recorded size, at most 16). k: the k of pass@k; those above
-    the smallest group are left out. controller_state: settings and start of FADE's controller.
+    training group, G (default: the median recorded size, at most 16). k: the k of pass@k (default 1, 10,
+    100, 1000 below the smallest group, and its size); those above it are left out. controller_state:
+    settings and start of FADE's controller.
 
     Masses and the share of uniform groups are averages over all groups of G of a prompt's n recorded
     rollouts, drawn without replacement: unbiased for training at G, and the recorded groups
@@ -129,6 +130,8 @@ def replay(recording: Recording, methods=None, group_size: int | None = None, k=
     notes = []
     if not keep.all():
         notes.append(f"{int((~keep).sum())} of {len(n)} groups have fewer than {G} rollouts: in none of the masses")
+    if recording.pooled:
+        notes.append("no step is recorded: all rollouts of a prompt are one group")
     if n.max() == 1 and len(n) > 1:
         notes.append("every group has a single rollout: are the prompt ids unique per rollout?")
 
@@ -151,6 +154,8 @@ def replay(recording: Recording, methods=None, group_size: int | None = None, k=
     if fade.delta == 1.0 and not trace and state.h_star is None and state.h0 is None and state.ablation == "none":
         notes.append("delta is 1 by construction: without steps Hhat = H0, and H* is H0/2 unless given")
 
+    if k is None:
+        k = sorted({one for one in DEFAULT_K if one < n.min()} | {int(n.min())})
     rows, too_large = _pass_rows(recording, k)
     if too_large:
         notes.append(f"pass@k above k = {n.min()} is left out: the smallest group has {n.min()} rollouts")
@@ -322,7 +327,8 @@ def render(report: Report, console) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True, **style)
 
     r = report
-    say(f"{r.prompts} prompts, {r.groups} groups, {r.rollouts} rollouts")
+    say(", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in (
+        (r.prompts, "prompt"), (r.groups, "group"), (r.rollouts, "rollout"))))
     say(f"mean solve rate {r.solve_rate:.3f}" + ("" if r.entropy is None else f", entropy {r.entropy:.3f} nats"))
     say("\nsolve rates, groups", style="bold")
     block = "█" if (console.encoding or "").lower().startswith("utf") else "#"
@@ -347,7 +353,7 @@ def render(report: Report, console) -> None:
         _print(console, ("step", "groups", "solve rate", "entropy", "phat", "alpha", "delta"), (
             (str(t.step), str(t.groups), f"{t.solve_rate:.3f}", _number(t.entropy), f"{t.gains.phat:.3f}",
              f"{t.gains.alpha:.3f}", _number(t.gains.delta)) for t in (r.trace[i] for i in shown)),
-            f"FADE over {len(r.trace)} recorded steps")
+            f"FADE over {len(r.trace)} recorded steps (moving averages; the rules use these gains)")
     for note in r.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
 

@@ -8,6 +8,10 @@ TABLE = (  # what the terminal shows, and its heading
 )
 
 
+LEGEND = ("rank-1: share of the largest singular value in the energy of the head's cumulative update; entropy: nats; "
+          "p@k: exact pass@k; \u00b1: half of the 95% interval over seeds, in the lower rows of the paired difference")
+
+
 def interval(values, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """(mean, half-width) over the last axis (seeds): Student t; half-width NaN for a single seed."""
     from scipy.special import stdtrit  # scipy.stats would cost a second
@@ -67,12 +71,19 @@ def print_table(console, title: str, summary: dict) -> None:
         table.add_column(heading, justify="right")
     for label, row in summary["rules"].items():
         table.add_row(label, *(_cell(row[name]) for name, _ in TABLE))
+    first = next(iter(summary["rules"]))
+    if len(summary["rules"]) > 1:
+        table.add_section()
+        for label, row in summary["rules"].items():
+            if label != first:
+                table.add_row(f"{label} - {first}", *(_cell(row[name], "minus_first") for name, _ in TABLE))
     console.print()
     console.print(table)
 
 
-def _cell(entry: dict) -> str:
-    mean, half = entry["mean"], entry["half_width"]
-    if np.isnan(mean):
+def _cell(entry: dict, key: str = "mean") -> str:
+    value, half = entry[key], entry["half_width" if key == "mean" else f"{key}_half_width"]
+    if np.isnan(value):
         return "-"
-    return f"{mean:.3f}" if np.isnan(half) else f"{mean:.3f} ±{half:.3f}".replace("±0.", "±.")
+    shown = f"{value:.3f}" if key == "mean" else f"{value:+.3f}"
+    return shown if np.isnan(half) else f"{shown} ±{half:.3f}".replace("±0.", "±.")

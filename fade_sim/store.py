@@ -104,10 +104,10 @@ def plain(value: Any) -> Any:
     """JSON-able copy: NumPy scalars become Python's, NaN becomes null (not applicable), inf the text "inf"."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
     if isinstance(value, (list, tuple, np.ndarray)):
         return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, float) and value != value:
         return None
     if isinstance(value, float) and value in (float("inf"), float("-inf")):

@@ -53,6 +53,10 @@ def bad(capsys, *argv):
     ("weights table --weights nosuch.csv", "nosuch.csv: no such file"),
     ("weights scale_ema", "has no weights of its own"),
     ("weights power --figure /proc/x.png", "/proc/x.png: cannot be written"),
+    ("weights power --figure x.foo", "x.foo: cannot draw a .foo, expected one of .png, .pdf, .svg"),
+    ("weights grpo --group-size 1", "--group-size is 1, but grpo needs at least 2 rollouts"),
+    ("replay smollm2_135m_arithmetic --method power(0)", "alpha is 0.0, expected a number at least 1"),
+    ("replay smollm2_135m_arithmetic --method power(", "expected name(value) or name(key=value, ...)"),
     ("weights", "weights: name a method (see fade-sim methods), or --all"),
     ("replay nosuch", "nosuch"),
     ("replay smollm2_135m_arithmetic --method grop", "did you mean 'grpo'?"),
@@ -95,7 +99,7 @@ def test_dry_run_prints_a_config_that_runs_the_same(capsys, tmp_path):
 
 
 def test_run_folder_is_complete_and_the_same_for_any_thread_count(capsys, tmp_path):
-    """The default comparison, small; --quick keeps the seeds given."""
+    """The default comparison, small; --quick keeps the seeds and steps that were given."""
     for threads in ("1", "2"):
         assert main(["run", *TINY, "--quick", "--threads", threads, "--out", f"t{threads}"]) == 0
     names = sorted(os.listdir(tmp_path / "t1"))
@@ -107,8 +111,8 @@ def test_run_folder_is_complete_and_the_same_for_any_thread_count(capsys, tmp_pa
     with np.load(tmp_path / "t1" / "arrays.npz") as arrays:
         labels = arrays["on-policy/labels"].tolist()
         rank1 = arrays["stale by 30 updates/rank1"]
-        assert arrays["on-policy/steps"].tolist() == [0, 8]  # a fifth of 40 steps
-    assert rank1.shape == (7, 2, 2) and labels[0] == "dr_grpo"
+        assert arrays["on-policy/steps"].tolist() == [0, 20, 40]
+    assert rank1.shape == (7, 2, 3) and labels[0] == "dr_grpo"
     entry = summary["stale by 30 updates"]["rules"]["asym_delta(0.3)"]["rank1"]
     assert entry["mean"] == pytest.approx(rank1[1, :, -1].mean(), rel=1e-12)
     # paired difference of two seeds: half-width = t(1 df, .975) * |d1 - d2| / 2, t = 12.7062
@@ -116,7 +120,60 @@ def test_run_folder_is_complete_and_the_same_for_any_thread_count(capsys, tmp_pa
     assert entry["minus_first_half_width"] == pytest.approx(12.7062047 * abs(d[0] - d[1]) / 2, rel=1e-6)
     assert f"{entry['mean']:.3f}" in shown
     rows = [json.loads(line) for line in (tmp_path / "t1" / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 * 7 * 2 and rows[0]["delta"] is None  # dr_grpo has no controller: null, not NaN
+    assert len(rows) == 2 * 7 * 3 and rows[0]["delta"] is None  # dr_grpo has no controller: null, not NaN
+
+
+def test_quick_is_a_fifth_of_the_steps_unless_given(capsys):
+    def train(*argv):
+        import tomllib
+
+        assert main(["run", "fade", *argv, "--quick", "--dry-run"]) == 0
+        return tomllib.loads(capsys.readouterr().out)["regime"][0]["train"]
+
+    assert (train()["steps"], train()["seeds"]) == (300, 3)
+    assert train("--train.steps", "700", "--train.seeds", "8")["steps"] == 700
+    assert train("--train.seeds", "8")["seeds"] == train("--seeds", "8")["seeds"] == 8
+
+
+def test_a_single_seed_has_no_interval_and_no_error(capsys, tmp_path):
+    assert main(["run", *TINY[2:], "--seeds", "1", "--out", "one"]) == 0
+    entry = json.loads((tmp_path / "one" / "summary.json").read_text())["on-policy"]["rules"]["fade"]["rank1"]
+    assert entry["half_width"] is None and 0 < entry["mean"] <= 1
+    assert "40 steps, 1 seed " in capsys.readouterr().out
+
+
+def test_a_regime_that_an_override_changes_loses_its_name(capsys):
+    """lr and staleness were what set the two regimes apart: overridden, one is left and named by its dynamics."""
+    assert main(["run", "--train.lr", "20", "--train.staleness", "30", "--dry-run"]) == 0
+    out = capsys.readouterr()
+    assert out.out.count("[[regime]]") == 1 and 'name = "SGD lr 20, rollouts 30 updates old, no correction"' in out.out
+    assert "two regimes are equal once overridden" in out.err
+    assert main(["run", "--train.staleness", "30", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert 'name = "SGD lr 10, rollouts 30 updates old, no correction"' in out and '"stale by 30 updates"' in out
+
+
+def test_brackets_in_labels_are_printed(capsys):
+    assert main(["methods", "qae"]) == 0
+    assert "(r - [rbar > 1-K])/sd" in capsys.readouterr().out
+    assert main(["run", "fade_no_delta", *TINY, "--out", "x"]) == 0
+    assert "fade[no_delta]" in capsys.readouterr().out
+
+
+def test_a_users_function_trains_and_replays(capsys, tmp_path):
+    (tmp_path / "mine2.py").write_text("def centred(rewards):\n    return rewards - rewards.mean()\n")
+    (tmp_path / "c.toml").write_text(
+        '[train]\ngroup_size = 4\n[[compare]]\nname = "dr_grpo"\n'
+        '[[compare]]\nname = "table"\nweights = "mine2:centred"\n')
+    assert main(["run", "c.toml", *TINY, "--out", "x"]) == 0
+    with np.load(tmp_path / "x" / "arrays.npz") as arrays:
+        entropy = arrays["run/train_entropy"]
+    np.testing.assert_allclose(entropy[0], entropy[1], rtol=1e-9)  # the user's rule is dr_grpo
+    capsys.readouterr()
+    assert main(["replay", "smollm2_135m_arithmetic", "--group-size", "4", "--method", "mine2:centred",
+                 "--method", "power(3)"]) == 0
+    out = capsys.readouterr().out
+    assert "table(G=4)" in out and "power(3)" in out
 
 
 def test_run_from_real_solve_rates(capsys, tmp_path):
@@ -137,7 +194,7 @@ def test_weights_prints_the_numbers_and_draws_them(capsys, tmp_path):
     assert "+0.5625" in out and "-0.1875" in out
     # m_S(p = .5), G = 4, alpha 2: (1 - 1/4) p q [(1 - 2/4) q + 1/4] = .75 * .25 * .5 = .09375
     assert "0.0938" in out
-    assert (tmp_path / "weights-power-G4.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "weights-power-2-G4.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_weights_of_a_users_table(capsys, tmp_path):

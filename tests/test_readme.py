@@ -27,6 +27,15 @@ def test_command_runs(command, tmp_path):
     assert done.stdout.strip()
 
 
+def test_the_toml_example_runs(tmp_path):
+    text = re.search(r"```toml\n(.*?)```", README, re.S).group(1)
+    (tmp_path / "mine.toml").write_text(text)
+    done = subprocess.run([sys.executable, "-m", "fade_sim.cli", "run", "mine.toml", "--seeds", "2"], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "mine-1" / "figure.png").exists()
+
+
 def test_the_main_job_is_the_first_command_and_ends_with_a_plain_run():
     assert COMMANDS[0] == SETUP[0] and SETUP[0].endswith(".venv/bin/fade-sim run")
     assert len(SETUP) == 2

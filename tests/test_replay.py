@@ -35,7 +35,7 @@ def test_shipped_recording(arithmetic):
     assert (report.all_fail, report.all_pass) == (36 / 180, 3 / 180)  # 20%, 1.7%
     assert (report.histogram[0], report.histogram[-1], sum(report.histogram)) == (36, 3, 180)
     assert report.pass_at_k[0].estimate == pytest.approx(report.solve_rate)  # pass@1 is the solve rate
-    assert [row.k for row in report.pass_at_k] == [1, 10]  # 64 rollouts: no pass@100
+    assert [row.k for row in report.pass_at_k] == [1, 10, 64]  # 64 rollouts: no pass@100
     assert any("pass@k above k = 64 is left out" in note for note in report.notes)
     # alpha = 1.5 (1 - .38498)/.38498 = 2.3963; without steps Hhat = H0 and H* = H0/2, so delta = 1.
     assert report.fade.alpha == pytest.approx(2.3963, abs=1e-4)
@@ -114,7 +114,7 @@ def test_group_size_default_and_short_groups(tmp_path):
     assert report.solve_rate == pytest.approx((0.5 + 0.25 + 1 + 1) / 4)
     assert report.rules[0].m_S == pytest.approx((0.25 + 0.1875 + 0) / 3)
     assert "1 of 4 groups have fewer than 8 rollouts: in none of the masses" in report.notes
-    assert [row.k for row in report.pass_at_k] == [1]  # the smallest group has 3
+    assert [row.k for row in report.pass_at_k] == [1, 3]  # the smallest group has 3
 
 
 def test_fade_without_entropy_has_alpha_and_no_delta(tmp_path):

@@ -1,5 +1,7 @@
 """A method is a rule of the registry with its parameters: made, checked, described."""
 
+import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +74,43 @@ def make(name: str, **params) -> Method:
             raise InputError(f"{name}: unknown parameter {key!r}{nearest(key, rule.params)}")
     if name == "table":
         if params.get("weights") is None:
-            raise InputError("table: weights is missing, expected a (G+1, 2) array or a file of it")
+            raise InputError("table: weights is missing, expected G+1 rows (weight of a success, of a failure) "
+                             "or a file of them")
         return Method(name, (("weights", _read_weights(params["weights"])),))
     return Method(name, tuple((key, p.check(name, key, params.get(key, p.default))) for key, p in rule.params.items()))
+
+
+def parse(text: str) -> Method:
+    """A method from its label: `power`, `power(3)` (its first parameter), `power_asym(alpha=2, delta=.5)`.
+
+    >>> parse("power_asym(alpha=2, delta=.5)").params["delta"]
+    0.5
+    """
+    name, bracket, inside = text.strip().partition("(")
+    if bracket and not inside.endswith(")"):
+        raise InputError(f"method {text!r}: expected name(value) or name(key=value, ...)")
+    params: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in inside.removesuffix(")").split(","))):
+        key, equals, value = (x.strip() for x in part.partition("="))
+        if not equals:
+            key, value = next(iter(RULES[name].params), "value") if name in RULES else "value", key
+        params[key] = float(value) if _is_number(value) else value
+    return make(name, **params)
+
+
+def load_function(spec: str):
+    """The function behind `module:function`, looked up from the current folder first."""
+    module, _, name = spec.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise InputError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise InputError(f"{spec}: is not a function")
+    return found
 
 
 def resolve(method: Method, alpha: float, delta: float) -> Method:

@@ -253,7 +253,8 @@ _RULES = (
     Rule("fade_unit", None, "fade / (sum|A_fade| / sum|A_dr_grpo|)", "control: FADE's schedule, scale removed",
          {"normalize": _NORMALIZE}, adaptive=True, control="unit"),
     Rule("table", None, "w(c) from your own rows c = 0..G", "your file, array or function",
-         {"weights": Param(None, doc="(G+1, 2): signed weight of a success, of a failure; or a file")},
+         {"weights": Param(None, doc="(G+1, 2): signed weight of a success, of a failure; or a file; "
+                           "in a config also module:function")},
          uniform="as given", group_baseline=False, continuous=False, population=False),
 )
 RULES = MappingProxyType({rule.name: rule for rule in _RULES})

@@ -12,14 +12,30 @@ Random numbers are a hash of (seed, step, index): no state, so nothing depends o
 
 import math
 
-import numpy as np
 from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
 from fade_sim.sim.compile import kernel
 from fade_sim.sim.layout import (
-    ADAM_BETA1, ADAM_BETA2, ADAM_EPS, ALPHA, CLIP, DELTA, DRAWN, EMA, FULL, H0, HHAT, NONE, PHAT, PHAT_KEPT, SCALE,
-    STATIC, STEP, UNIT, UPDATES,
+    ADAM_BETA1,
+    ADAM_BETA2,
+    ADAM_EPS,
+    ALPHA,
+    CLIP,
+    DELTA,
+    DRAWN,
+    EMA,
+    FULL,
+    H0,
+    HHAT,
+    NONE,
+    PHAT,
+    PHAT_KEPT,
+    SCALE,
+    STATIC,
+    STEP,
+    UNIT,
+    UPDATES,
 )
 from fade_sim.sim.primitives import add_gradient, draw_arms, policy, step_key, uniform
 
