@@ -162,7 +162,7 @@ def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Conf
         _override(dotted, value, base, compare, regimes)
     if "method.name" in overrides:
         if compare:
-            notes.append(f"--method.name: {overrides['method.name']} runs alone, in place of {len(compare)} compared rules")
+            notes.append(f"--method.name: {overrides['method.name']} runs alone, not the {len(compare)} compared rules")
         compare = []
 
     resolved = _regimes(base, regimes, where, notes)

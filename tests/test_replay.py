@@ -36,7 +36,9 @@ def test_shipped_recording(arithmetic):
     assert (report.histogram[0], report.histogram[-1], sum(report.histogram)) == (36, 3, 180)
     assert report.pass_at_k[0].estimate == pytest.approx(report.solve_rate)  # pass@1 is the solve rate
     assert [row.k for row in report.pass_at_k] == [1, 10, 64]  # 64 rollouts: no pass@100
-    assert any("pass@k above k = 64 is left out" in note for note in report.notes)
+    above = replay(arithmetic, group_size=8, k=(1, 100))
+    assert [row.k for row in above.pass_at_k] == [1]
+    assert any("pass@k above k = 64 is left out" in note for note in above.notes)
     # alpha = 1.5 (1 - .38498)/.38498 = 2.3963; without steps Hhat = H0 and H* = H0/2, so delta = 1.
     assert report.fade.alpha == pytest.approx(2.3963, abs=1e-4)
     assert report.fade.delta == 1.0
