@@ -1,6 +1,7 @@
 """Argument parsing only: nothing heavy is imported before a command is known to be well formed."""
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -47,14 +48,14 @@ def build_parser() -> Parser:
     weights.add_argument("name", nargs="?", help="a method, or module:function of your own (rewards of a group in, "
                          "advantages out)")
     weights.add_argument("--all", action="store_true", help="one picture of every rule: masses, sign ratio, peaks")
-    weights.add_argument("--group-size", type=_count, default=8, help="rollouts per prompt (default 8)")
+    weights.add_argument("--group-size", type=_group_size, default=8, help="rollouts per prompt (default 8)")
     weights.add_argument("--figure", metavar="PNG", help="where to draw it (default: weights-NAME-GSIZE.png)")
 
     replay = sub.add_parser("replay", allow_abbrev=False, help="recorded rollouts under every rule",
                             description="Recorded rollouts (JSONL or CSV) under every rule: solve rates, uniform "
                             "groups, masses, sign ratio, mass by difficulty, pass@k with intervals, FADE's gains.")
     replay.add_argument("file", help="JSONL or CSV file, or the name of a shipped recording")
-    replay.add_argument("--group-size", type=_count, help="training group size (default: as recorded, at most 16)")
+    replay.add_argument("--group-size", type=_group_size, help="training group size (default: as recorded, at most 16)")
     replay.add_argument("--method", action="append", metavar="RULE",
                         help="only this rule: power, 'power(3)', module:function; may be repeated")
     replay.add_argument("--h-star", type=float, metavar="NATS", help="FADE's target entropy (default: half the first)")
@@ -71,6 +72,13 @@ def _count(text: str) -> int:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return value
+
+
+def _group_size(text: str) -> int:
+    value = _count(text)
+    if value > 4096:
+        raise argparse.ArgumentTypeError(f"{text} is above 4096, the largest group that is tabulated")
     return value
 
 
@@ -118,6 +126,11 @@ def parse(argv: list[str]):
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `fade-sim`. Bad input: one line on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? and loses nothing
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as on Ctrl-C: nothing half-written
     if not argv:
@@ -131,11 +144,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fade-sim: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fade-sim: interrupted; nothing was written", file=sys.stderr)
+        print("fade-sim: interrupted; no half-written folder is left", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone (`| head`): not an error
         return 0
+    except OSError as error:
+        print(f"fade-sim: error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("fade-sim: error: not enough memory for these sizes", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

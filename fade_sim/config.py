@@ -18,8 +18,8 @@ from msgspec import Meta
 from fade_sim.advantage import RULES, Method, controller, from_function, load_function, make
 from fade_sim.errors import InputError, nearest
 
-Count = Annotated[int, Meta(ge=1)]
-Whole = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Whole = Annotated[int, Meta(ge=0, le=10**9)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -33,7 +33,7 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["sampled", "count", "expected"] = "sampled"
     steps: Count = 1500
     prompts: Count = 16  # prompts per step (B), drawn with replacement
-    group_size: Count = 16  # rollouts per prompt (G)
+    group_size: Annotated[int, Meta(ge=1, le=65536)] = 16  # rollouts per prompt (G)
     lr: NonNegative = 10.0  # step of the shared head; 0 freezes it
     lr_table: NonNegative = 1.0  # step of the per-prompt table; 0 removes it
     optimizer: Literal["sgd", "adam"] = "sgd"  # of the head; the table is always plain SGD
@@ -138,17 +138,26 @@ def shipped() -> dict[str, Path]:
 def read_toml(source: str | Path) -> tuple[dict, str]:
     """Parsed TOML and a name for messages. A path wins over a shipped name."""
     path = Path(source)
-    if not path.is_file():
+    if not _is_file(path):
         known = shipped()
         if str(source) not in known:
             raise InputError(f"{source}: no such config file{nearest(str(source), known)}")
         path = known[str(source)]
     try:
-        return tomllib.loads(path.read_text()), path.name
+        return tomllib.loads(path.read_text(encoding="utf-8-sig")), path.name
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not valid TOML: nested too deeply") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long, a folder that may not be searched
+        return False
 
 
 def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Config:
@@ -171,7 +180,7 @@ def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Conf
         _check(regime, contenders, where)
     _check_effect(overrides, contenders, resolved)
     name = raw.get("name", where.removesuffix(".toml"))
-    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+    if not _printable(name) or "/" in name or name.startswith(".") or len(name) > 100:
         raise InputError(f"{where}: name is {name!r}, expected a plain word (it names the run folder)")
     return Config(name, contenders, resolved, tuple(notes), _dump(name, contenders, resolved))
 
@@ -208,6 +217,10 @@ def controller_section(table: dict, where: str) -> controller.State:
 
 
 # --- parts --------------------------------------------------------------------------------------------
+
+
+def _printable(text) -> bool:
+    return isinstance(text, str) and bool(text) and text.isprintable()
 
 
 def _known(table: dict, names, where: str, kind: str) -> None:
@@ -273,12 +286,14 @@ def _contenders(base: dict, compare: list[dict], where: str, regimes, notes: lis
         place = f"{where}: [[compare]] {i + 1}" if compare else f"{where}"
         row = dict(row)
         label = row.pop("label", None)
-        if label is not None and (not isinstance(label, str) or not label):
+        if label is not None and not _printable(label):
             raise InputError(f"{place}: label is {label!r}, expected text")
         own_controller = row.pop("controller", {})
         if not isinstance(own_controller, dict):
             raise InputError(f"{place}: controller is {own_controller!r}, expected a table")
         name = row.pop("name", base["method"].get("name", "dr_grpo"))
+        if not isinstance(name, str):
+            raise InputError(f"{place}: name is {name!r}, expected the name of a method")
         takes = RULES[name].params if name in RULES else {}
         inherited = {k: v for k, v in base["method"].items() if k in takes} if compare else dict(base["method"])
         inherited.pop("name", None)
@@ -338,7 +353,7 @@ def _regimes(base: dict, rows: list[dict], where: str, notes: list[str]) -> tupl
             name = describe_dynamics(train)
             if any(r.name == name for r in out):
                 name += f" ({i + 1})"
-        if not isinstance(name, str) or not name or "/" in name or name in [r.name for r in out]:
+        if not _printable(name) or "/" in name or name in [r.name for r in out]:
             raise InputError(f"{place}: name is {name!r}, expected text without '/' that no other regime has")
         out.append(Regime(name, train, world))
     return tuple(out)
@@ -419,6 +434,8 @@ def _check_effect(overrides: dict, contenders, regimes) -> None:
         raise InputError("--train.max_rounds has no effect: set --train.dynamic_sampling true")
     if "train.clip" in overrides and all(r.train.correction != "clip" for r in regimes):
         raise InputError("--train.clip has no effect: set --train.correction clip")
+    if overrides.get("world.solve_rates") == "":
+        raise InputError("--solve-rates is empty, expected a file of recorded rollouts")
     if any(r.world.solve_rates for r in regimes):
         for key in ("train_prompts", "test_prompts", "solve_mean", "solve_sd", "solve_min", "test_solve_mean"):
             if f"world.{key}" in overrides:

@@ -138,6 +138,7 @@ def _none_drawn(n, c, k):
     for j in range(int(few.max(initial=0))):
         active = j < few
         out = np.where(active, out * np.maximum(n - many - j, 0) / np.maximum(n - j, 1), out)
+        out[out < 1e-300] = 0.0  # below every rounding of 1 - out
         if not (out * active).any():
             break  # every product that still runs has reached 0
     return out

@@ -6,6 +6,7 @@ is touched, and the bytes depend on the data alone.
 
 import io
 import textwrap
+import warnings
 from pathlib import Path
 
 import matplotlib
@@ -23,7 +24,7 @@ STYLES = ("-", "--", ":")
 STYLE = {
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
     "axes.titlesize": 11, "axes.titlelocation": "left", "legend.frameon": False, "savefig.dpi": 130,
-    "font.family": "DejaVu Sans", "path.simplify": True,
+    "font.family": "DejaVu Sans", "text.parse_math": False, "path.simplify": True,
 }
 RUN_PANELS = (  # metric, label, floor (above 0: a log axis without an upper bound)
     ("rank1", "rank-1 energy of the update", 0.0), ("train_entropy", "entropy (nats)", 1e-3),
@@ -47,7 +48,8 @@ def save(figure: Figure, path: Path) -> None:
     if kind not in FORMATS:
         raise InputError(f"{path}: cannot draw a .{kind}, expected one of .{', .'.join(FORMATS)}")
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "fade"}):
+    with matplotlib.rc_context({"svg.hashsalt": "fade", "text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as boxes, not lost
         figure.savefig(buffer, format=kind, metadata=FORMATS[kind])
     write_atomic(Path(path), buffer.getvalue())
 
@@ -124,7 +126,7 @@ def weights_figure(label: str, table: np.ndarray, p: np.ndarray, finite, populat
         ax.set(xlabel=f"successes among {G} rollouts", ylabel="weight", title=f"{label}: weights, group size {G}")
         ax.legend()
         ax = axes[0, 1]
-        for mass, color, name in ((0, COLORS[3], "$m_S$"), (1, COLORS[1], "$m_F$")):
+        for mass, color, name in ((0, COLORS[3], "m_S"), (1, COLORS[1], "m_F")):
             dash = "-" if mass == 0 else (0, (5, 5))  # equal masses stay visible, one on the other
             ax.plot(p, finite[mass], color=color, lw=2.2, ls=dash, label=f"{name}, G = {G}")
             if population is not None:
@@ -145,9 +147,9 @@ def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
     largest[largest == 0] = 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         balance = np.log2(S / F)  # NaN where a mass is negative or both are 0
-    panels = (("mass of successes $m_S$", S / largest, "Blues", (0, 1)),
-              ("mass of failures $m_F$", F / largest, "Oranges", (0, 1)),
-              ("sign ratio $m_S/m_F$ (log)", np.clip(balance, -4, 4), "RdBu", (-4, 4)))
+    panels = (("mass of successes m_S", S / largest, "Blues", (0, 1)),
+              ("mass of failures m_F", F / largest, "Oranges", (0, 1)),
+              ("sign ratio m_S/m_F (log)", np.clip(balance, -4, 4), "RdBu", (-4, 4)))
     with matplotlib.rc_context({**STYLE, "axes.grid": False}):
         figure, axes = _figure(1, 3, (11.5, 1.8 + 0.21 * n), sharey=True)
         for ax, (title, image, colors, limits) in zip(axes[0], panels, strict=True):

@@ -31,7 +31,10 @@ def run(args, free: dict[str, str]) -> None:
         return
     rates = {regime.name: _solve_rates(regime.world.solve_rates) for regime in cfg.regimes}
     from fade_sim import report, store
+    from fade_sim.sim import require_memory  # Numba: from here on the command is known to be well formed
 
+    for regime in cfg.regimes:
+        require_memory(regime, len(cfg.contenders), rates[regime.name])
     with store.run_folder(args.out, cfg.name) as (folder, final):
         began = time.time()
         traces = _simulate(cfg, args.threads, rates)
@@ -40,8 +43,8 @@ def run(args, free: dict[str, str]) -> None:
         from fade_sim.figures import run_figure
 
         run_figure(traces, subtitles, folder / "figure.png")
-        (folder / "config.toml").write_text(text)
-        with (folder / "metrics.jsonl").open("w") as lines:
+        (folder / "config.toml").write_text(text, encoding="utf-8")
+        with (folder / "metrics.jsonl").open("w", encoding="utf-8") as lines:
             for name, trace in traces.items():
                 lines.writelines(store.to_json(row) + "\n" for row in report.metric_rows(name, trace))
         store.write_arrays(folder / "arrays.npz", report.arrays(traces))
@@ -96,7 +99,7 @@ def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
         TimeRemainingColumn,
     )
 
-    from fade_sim.sim import simulate  # Numba
+    from fade_sim.sim import simulate
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs,"),
                TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"))

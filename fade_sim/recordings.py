@@ -148,18 +148,28 @@ def _decode(path: Path) -> str:
     return text
 
 
+def _no_repeats(pairs):
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise InputError(f"has {next(key for key in names if names.count(key) > 1)!r} twice")
+    return row
+
+
 def _json_rows(path, text):
     # Not splitlines: strings inside JSON may hold U+2028 and its kin.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_no_repeats)
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path}: line {number}: is not valid JSON ({error.msg} at column {error.colno}), "
                 "expected one object a line (is the line torn?)"
             ) from None
+        except InputError as error:
+            raise InputError(f"{path}: line {number}: {error}") from None
         except (ValueError, RecursionError):  # a number of thousands of digits, brackets by the thousand
             raise InputError(f"{path}: line {number}: is not valid JSON, expected one object a line") from None
         if not isinstance(row, dict):
@@ -367,9 +377,11 @@ def _integer(name, value, low, is_csv) -> int:
 
 
 def _entropy(row, is_csv) -> float:
+    if {"entropy", "mean_token_entropy"} <= row.keys() and row["mean_token_entropy"] != row["entropy"]:
+        raise InputError("has entropy and mean_token_entropy, and they differ")
     name = "entropy" if "entropy" in row else "mean_token_entropy"
     number = _number(row[name]) if is_csv else row[name]
-    if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < math.inf:
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < 1e9:
         return float(number)
     raise InputError(f"{name} is {_show(row[name])}, expected a non-negative number of nats")
 

@@ -34,7 +34,7 @@ def run_folder(out: str | None, name: str) -> Iterator[tuple[Path, Path]]:
     try:
         yield staging, final
         (staging / ".lock").unlink()
-        if final.exists():
+        if os.path.lexists(final):
             raise InputError(f"{final}: appeared while the run was going on; nothing was overwritten")
         staging.rename(final)
     finally:
@@ -45,7 +45,7 @@ def run_folder(out: str | None, name: str) -> Iterator[tuple[Path, Path]]:
 def _claim(out: str | None, name: str) -> tuple[Path, Path, int]:
     if out is not None:
         final = Path(out)
-        if final.exists():
+        if os.path.lexists(final):
             raise InputError(f"{final}: already exists; give another --out, or none for the next free name")
         claimed = _lock(final)
         if claimed is None:
@@ -54,7 +54,7 @@ def _claim(out: str | None, name: str) -> tuple[Path, Path, int]:
     n = 1
     while True:
         final = Path("runs") / f"{name}-{n}"
-        if not final.exists() and (claimed := _lock(final)) is not None:
+        if not os.path.lexists(final) and (claimed := _lock(final)) is not None:
             return final, *claimed
         n += 1
 
@@ -63,6 +63,8 @@ def _lock(final: Path) -> tuple[Path, int] | None:
     """(staging folder, open lock), or None when a live run holds it."""
     staging = final.parent / f".{final.name}.partial"
     try:
+        if os.path.lexists(staging) and (staging.is_symlink() or not (staging / ".lock").is_file()):
+            raise InputError(f"{staging}: is in the way and not of an earlier run; remove it")
         final.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir(exist_ok=True)
         handle = os.open(staging / ".lock", os.O_RDWR | os.O_CREAT)
@@ -75,21 +77,35 @@ def _lock(final: Path) -> tuple[Path, int] | None:
         os.close(handle)
         return None
     for leftover in staging.iterdir():  # of a run that was killed
-        if leftover.name != ".lock":
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        elif leftover.name != ".lock":
             leftover.unlink()
     return staging, handle
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that it is either absent, or old, or whole."""
-    temporary = path.with_name(f".{path.name}.partial")
+    """Write a file so that it is either absent, or old, or whole.
+
+    A symbolic link keeps pointing where it points; a pipe or device is written to, not replaced.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        if target.is_dir():
+            raise IsADirectoryError(None, "is a folder")
+        if target.exists() and not target.is_file():
+            with target.open("wb") as stream:
+                stream.write(data)
+            return
+        temporary = target.with_name(f".{target.name}.partial")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(target)
+        finally:
+            if os.path.lexists(temporary):
+                temporary.unlink()
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -178,8 +178,11 @@ def _read_weights(source) -> tuple[tuple[float, float], ...]:
         where = f"table: {source}"
         source = _load(Path(source), where)
     try:
-        rows = np.asarray(source, dtype=np.float64)
-    except (TypeError, ValueError):
+        raw = np.asarray(source)
+        if raw.dtype.kind not in "iuf":
+            raise TypeError
+        rows = raw.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where}: expected rows of two numbers (weight of a success, of a failure)") from None
     if rows.ndim != 2 or rows.shape[1] != 2 or len(rows) < 2:
         raise InputError(f"{where}: shape {rows.shape}, expected (G+1, 2) with G >= 1")
@@ -192,20 +195,22 @@ def _read_weights(source) -> tuple[tuple[float, float], ...]:
 def _load(path: Path, where: str):
     import json
 
-    if not path.is_file():
-        raise InputError(f"{where}: no such file")
     try:
+        if not path.is_file():
+            raise InputError(f"{where}: no such file")
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False)
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             return json.loads(text)
         lines = [line.split("#")[0].replace(",", " ").split() for line in text.splitlines()]
         rows = [line for line in lines if line]
-        if rows and not _is_number(rows[0][0]):
+        if rows and not any(_is_number(cell) for cell in rows[0]):
             rows = rows[1:]  # a header
         return [[float(cell) for cell in row] for row in rows]
-    except (OSError, ValueError, EOFError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, OverflowError, RecursionError) as error:
         raise InputError(f"{where}: cannot be read ({str(error).splitlines()[0]})") from None
 
 

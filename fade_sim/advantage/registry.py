@@ -83,7 +83,7 @@ class Rule:
 
     def check_size(self, params: dict, group_size: int) -> None:
         """Refuse a group size at which the rule is undefined."""
-        if self.at_most and group_size > 1:
+        if self.at_most and (group_size > 1 or not self.group_baseline):
             name, offset = self.at_most
             if params[name] > group_size - offset:
                 limit = f"group_size - {offset}" if offset else "group_size"

@@ -39,9 +39,15 @@ def weight_table(method: Method, group_size: int, *, batch: BatchStats | None = 
 
 def batch_moments(batch: BatchStats) -> Batch:
     """What rules of the batch read, from the successes and sizes of its groups (binary rewards)."""
-    c, n = (np.asarray(x, dtype=np.float64) for x in batch)
-    if c.shape != n.shape or c.ndim != 1 or not len(c) or (n < 1).any() or (c < 0).any() or (c > n).any():
-        raise InputError("batch: expected successes and sizes of at least one group, 0 <= successes <= sizes")
+    wrong = InputError("batch: expected integer successes and sizes of at least one group, 0 <= successes <= sizes")
+    try:
+        c, n = (np.asarray(x, dtype=np.float64) for x in batch)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if c.shape != n.shape or c.ndim != 1 or not len(c) or not (np.isfinite(c) & np.isfinite(n)).all():
+        raise wrong
+    if (n < 1).any() or (c < 0).any() or (c > n).any() or (c % 1).any() or (n % 1).any():
+        raise wrong
     rate, total = c / n, n.sum()
     mean = c.sum() / total
     variance = mean * (1 - mean)
@@ -119,11 +125,21 @@ def advantages(rewards, groups=None, method: Method | None = None, *, valid=None
             batch = BatchStats(total[size > 0], size[size > 0])
         out = _gather(r, ids, size, total, method, batch)
     out = np.where(keep, out, 0.0).reshape(shape)
+    if not np.isfinite(out).all():
+        raise InputError(f"{method.label} overflows on these rewards")
     if torch is not None:
         dtype = rewards.dtype if rewards.dtype.is_floating_point else torch.float32
-        return torch.from_numpy(out).to(device=rewards.device, dtype=dtype)
-    dtype = getattr(rewards, "dtype", None)
-    return out.astype(dtype) if dtype is not None and dtype.kind == "f" else out
+        cast = torch.from_numpy(out).to(device=rewards.device, dtype=dtype)
+        finite = bool(torch.isfinite(cast).all())
+    else:
+        dtype = getattr(rewards, "dtype", None)
+        dtype = dtype if dtype is not None and dtype.kind == "f" else out.dtype
+        with np.errstate(over="ignore"):
+            cast = out.astype(dtype)
+        finite = bool(np.isfinite(cast).all())
+    if not finite:
+        raise InputError(f"{method.label}: weights up to {np.abs(out).max():g} do not fit {dtype}, use a wider float")
+    return cast
 
 
 def batch_scale(numerator: Method, denominator: Method, batch: BatchStats) -> float | None:
@@ -148,11 +164,26 @@ def check_method(method) -> None:
 def _plain(x):
     """A NumPy view of an array, list or torch tensor (bfloat16 has no NumPy twin: widened)."""
     if hasattr(x, "detach"):
-        x = x.detach()
+        x = x.detach().resolve_neg()
         if str(x.dtype) == "torch.bfloat16":
             x = x.float()
         return x.cpu().numpy()
+    if isinstance(x, np.ma.MaskedArray) and np.ma.getmaskarray(x).any():
+        raise InputError("masked arrays are not read: pass the data and valid=~mask")
     return x
+
+
+def _integer_ids(groups) -> np.ndarray:
+    """Integer ids as an array; Python integers beyond 64 bits are renumbered."""
+    plain = _plain(groups)
+    try:
+        ids = np.asarray(plain)
+    except ValueError:
+        raise InputError("group ids have rows of different lengths, expected one id per rollout") from None
+    if ids.dtype.kind not in "iu" and isinstance(plain, (list, tuple)) and all(type(v) is int for v in plain):
+        number = {v: i for i, v in enumerate(dict.fromkeys(plain))}
+        return np.array([number[v] for v in plain], dtype=np.int64)
+    return ids
 
 
 def _rewards(rewards) -> np.ndarray:
@@ -179,7 +210,7 @@ def _groups(groups, shape) -> np.ndarray:
         if len(shape) != 2:
             raise InputError("rewards is flat: pass group ids, or rewards of shape (P, G)")
         return np.repeat(np.arange(shape[0]), shape[1])
-    ids = np.asarray(_plain(groups))
+    ids = _integer_ids(groups)
     if ids.shape != shape or len(shape) != 1:
         raise InputError(f"{ids.size} group ids of shape {ids.shape} for rewards of shape {shape}, "
                          "expected one per rollout")
@@ -196,7 +227,10 @@ def _groups(groups, shape) -> np.ndarray:
 def _valid(valid, shape) -> np.ndarray:
     if valid is None:
         return np.ones(int(np.prod(shape)), dtype=bool)
-    keep = np.asarray(_plain(valid))
+    try:
+        keep = np.asarray(_plain(valid))
+    except ValueError:
+        raise InputError(f"valid has rows of different lengths, expected shape {shape}") from None
     if keep.shape != shape:
         raise InputError(f"valid has shape {keep.shape}, expected {shape}")
     if not np.isin(keep, (0, 1)).all():

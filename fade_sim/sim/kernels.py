@@ -15,29 +15,10 @@ import math
 from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
+from fade_sim.sim import layout as at
 from fade_sim.sim.compile import kernel
-from fade_sim.sim.layout import (
-    ADAM_BETA1,
-    ADAM_BETA2,
-    ADAM_EPS,
-    ALPHA,
-    CLIP,
-    DELTA,
-    DRAWN,
-    EMA,
-    FULL,
-    H0,
-    HHAT,
-    NONE,
-    PHAT,
-    PHAT_KEPT,
-    SCALE,
-    STATIC,
-    STEP,
-    UNIT,
-    UPDATES,
-)
-from fade_sim.sim.primitives import add_gradient, draw_arms, policy, step_key, uniform
+from fade_sim.sim.layout import CLIP, EMA, FULL, NONE, STATIC, UNIT
+from fade_sim.sim.primitives import add_gradient, copy, copy_matrix, draw_arms, policy, step_key, uniform
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
@@ -74,8 +55,8 @@ def fill_table(w, running, table):
     table[:] = 0.0
     for c in range(1, G):
         group = Group(c / G, 0.0, 1.0 / G)
-        table[c, 0] = power_asym(1.0, group, running[ALPHA], running[DELTA], w.normalize)
-        table[c, 1] = power_asym(0.0, group, running[ALPHA], running[DELTA], w.normalize)
+        table[c, 0] = power_asym(1.0, group, running[at.ALPHA], running[at.DELTA], w.normalize)
+        table[c, 1] = power_asym(0.0, group, running[at.ALPHA], running[at.DELTA], w.normalize)
 
 
 @kernel
@@ -91,16 +72,16 @@ def _total(table, successes):
 @kernel
 def weigh(w, running, successes, solve_rate, entropy, table):
     """Update the averages with this batch, then set this batch's table. Order: arXiv 2607.01490."""
-    if math.isnan(running[H0]):
-        running[H0] = entropy
-        running[HHAT] = entropy
-    running[PHAT] = ema(running[PHAT], solve_rate, w.rate)
-    running[HHAT] = ema(running[HHAT], entropy, w.rate)
-    running[STEP] += 1.0
+    if math.isnan(running[at.H0]):
+        running[at.H0] = entropy
+        running[at.HHAT] = entropy
+    running[at.PHAT] = ema(running[at.PHAT], solve_rate, w.rate)
+    running[at.HHAT] = ema(running[at.HHAT], entropy, w.rate)
+    running[at.STEP] += 1.0
     if w.kind == STATIC:
         return
-    running[ALPHA], running[DELTA] = gains_of(
-        running[PHAT], running[HHAT], running[H0], running[STEP], w.alpha_max, w.delta_min,
+    running[at.ALPHA], running[at.DELTA] = gains_of(
+        running[at.PHAT], running[at.HHAT], running[at.H0], running[at.STEP], w.alpha_max, w.delta_min,
         w.h_star, w.relative, w.ablation, w.horizon)
     fill_table(w, running, table)
     factor = w.factor
@@ -109,15 +90,15 @@ def weigh(w, running, successes, solve_rate, entropy, table):
         ratio = _total(table, successes) / base if base > 0.0 else math.nan  # NaN: no signal in the batch
         if w.kind == EMA:
             if not math.isnan(ratio):
-                old = running[SCALE]
-                running[SCALE] = ratio if math.isnan(old) else ema(old, ratio, w.scale_rate)
-            ratio = running[SCALE]
+                old = running[at.SCALE]
+                running[at.SCALE] = ratio if math.isnan(old) else ema(old, ratio, w.scale_rate)
+            ratio = running[at.SCALE]
         if math.isnan(ratio):
             ratio = 1.0  # every group is uniform: all weights are 0
         if w.kind == UNIT:
             factor /= ratio
         else:
-            table[:] = w.table
+            copy_matrix(w.table, table)
             factor *= ratio
     for c in range(table.shape[0]):
         table[c, 0] *= factor
@@ -233,7 +214,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
         x = batch.chosen[b]
         w_s, w_f = table[batch.successes[b], 0], table[batch.successes[b], 1]
         if w_s == 0.0 and w_f == 0.0:
-            coef[b] = 0.0
+            coef[b, :] = 0.0
             continue
         mu = batch.mu[b]
         if dyn.slope_match:
@@ -243,7 +224,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
                 w_s /= slope
                 w_f /= slope
         if fresh:
-            pi[:] = mu
+            copy(mu, pi)
         else:
             policy(world, x, state.head, dyn.use_head, state.theta[x], pi, batch.scratch, batch.work)
         total = 0.0
@@ -283,41 +264,35 @@ def _apply(dyn, state, grad, B):
             for j in range(d):
                 state.head[i, j] += dyn.lr * (grad[i, j] / B)
         return
-    state.running[UPDATES] += 1.0
-    t = state.running[UPDATES]
-    fix1 = 1.0 - ADAM_BETA1**t
-    fix2 = 1.0 - ADAM_BETA2**t
+    state.running[at.UPDATES] += 1.0
+    t = state.running[at.UPDATES]
+    fix1 = 1.0 - at.ADAM_BETA1**t
+    fix2 = 1.0 - at.ADAM_BETA2**t
     for i in range(V):
         for j in range(d):
             g = grad[i, j] / B
-            m = ADAM_BETA1 * state.moment1[i, j] + (1.0 - ADAM_BETA1) * g
-            v = ADAM_BETA2 * state.moment2[i, j] + (1.0 - ADAM_BETA2) * g * g
+            m = at.ADAM_BETA1 * state.moment1[i, j] + (1.0 - at.ADAM_BETA1) * g
+            v = at.ADAM_BETA2 * state.moment2[i, j] + (1.0 - at.ADAM_BETA2) * g * g
             state.moment1[i, j] = m
             state.moment2[i, j] = v
-            state.head[i, j] += dyn.lr * (m / fix1) / (math.sqrt(v / fix2) + ADAM_EPS)
+            state.head[i, j] += dyn.lr * (m / fix1) / (math.sqrt(v / fix2) + at.ADAM_EPS)
 
 
 @kernel
-def collect(world, dyn, weights, state, log_binomial, step, batch):
-    """First half of a step: draw the batch, then update the averages and this step's table."""
-    state.history[step % (dyn.lag + 1)] = state.head
-    solve_rate, entropy, drawn, kept = sample(world, dyn, state, log_binomial, step, batch)
+def train(world, dyn, weights, state, log_binomial, first, last, batch, phase):
+    """Steps first .. last-1, in place on `state`.
+
+    phase: WHOLE steps; or one half of a step, DRAW (the batch, the averages, this step's table) or
+    LEARN (the passes over the batch), so that a caller may set the table in between.
+    """
     running = state.running
-    running[DRAWN] += drawn
-    running[PHAT_KEPT] = ema(running[PHAT_KEPT], kept, weights.rate)
-    weigh(weights, running, batch.successes, solve_rate, entropy, state.table)
-
-
-@kernel
-def learn(world, dyn, state, log_binomial, batch):
-    """Second half: the passes over the batch with the step's table."""
-    for epoch in range(dyn.epochs):
-        update(world, dyn, state, log_binomial, dyn.lag == 0 and epoch == 0, batch)
-
-
-@kernel
-def train(world, dyn, weights, state, log_binomial, first, last, batch):
-    """Steps first .. last-1, in place on `state`."""
     for step in range(first, last):
-        collect(world, dyn, weights, state, log_binomial, step, batch)
-        learn(world, dyn, state, log_binomial, batch)
+        if phase != at.LEARN:
+            copy_matrix(state.head, state.history[step % (dyn.lag + 1)])
+            solve_rate, entropy, drawn, kept = sample(world, dyn, state, log_binomial, step, batch)
+            running[at.DRAWN] += drawn
+            running[at.PHAT_KEPT] = ema(running[at.PHAT_KEPT], kept, weights.rate)
+            weigh(weights, running, batch.successes, solve_rate, entropy, state.table)
+        if phase != at.DRAW:
+            for epoch in range(dyn.epochs):
+                update(world, dyn, state, log_binomial, dyn.lag == 0 and epoch == 0, batch)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 NONE, RATIO, CLIP = 0, 1, 2  # correction
+WHOLE, DRAW, LEARN = 0, 1, 2  # phase of a call to the training loop
 STATIC, FULL, BATCH, EMA, UNIT = 0, 1, 2, 3, 4  # how the table of a step is made
 PHAT, HHAT, H0, STEP, SCALE, ALPHA, DELTA, UPDATES, DRAWN, PHAT_KEPT = range(10)  # slots of State.running
 ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.99, 1e-8

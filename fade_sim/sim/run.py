@@ -50,6 +50,7 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
 
     solve_rates: initial solve rates of real prompts, see `make_world`. threads: default all cores.
     """
+    require_memory(regime, len(contenders), solve_rates)
     train = regime.train
     seeds = tuple(range(train.seed, train.seed + train.seeds))
     steps = record_steps(train.steps, train.record)
@@ -82,6 +83,33 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
     return Trace(tuple(c.label for c in contenders), seeds, steps, values)
 
 
+def log_binomial(n: int) -> np.ndarray:
+    """log C(n, c) for c = 0 .. n."""
+    if n <= 1000:
+        return np.array([math.log(math.comb(n, c)) for c in range(n + 1)])
+    return np.array([math.lgamma(n + 1) - math.lgamma(c + 1) - math.lgamma(n - c + 1) for c in range(n + 1)])
+
+
+def require_memory(regime, contenders: int, solve_rates=None) -> None:
+    """Refuse a run that cannot fit, before anything is allocated (InputError)."""
+    world, train = regime.world, regime.train
+    prompts = world.train_prompts + world.test_prompts if solve_rates is None else len(solve_rates)
+    arm = (2 * (world.hidden + world.token) + 8) * 8.0
+    head = 8.0 * world.hidden * (world.arms if world.policy == "linear" else world.token)
+    records = contenders * train.seeds * (train.steps // train.record + 2) * (8.0 * len(METRICS) + head)
+    replicas = (os.cpu_count() or 1) * (
+        head * (train.staleness + 4) + 8.0 * world.arms * (prompts + 4 * train.prompts) + 16.0 * train.group_size)
+    needed = train.seeds * prompts * world.arms * arm + 2 * records + replicas
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return
+    if needed > 0.9 * there:
+        raise InputError(
+            f"regime {regime.name!r} needs about {needed / 2**30:.0f} GiB (worlds of all seeds, records, state), "
+            f"this machine has {there / 2**30:.0f}: fewer seeds, prompts, arms or records (train.record is {train.record})")
+
+
 def record_steps(steps: int, every: int) -> np.ndarray:
     """0, every, 2 every, ... and always the last step."""
     return np.unique(np.append(np.arange(0, steps, every), steps))
@@ -94,7 +122,7 @@ class _Replica:
         self.train, self.world, self.method = train, world, contender.method
         self.ctrl = contender.controller
         G = train.group_size
-        self.log_binomial = np.array([math.log(math.comb(G - 1, c)) for c in range(G)])
+        self.log_binomial = log_binomial(G - 1)
         self.dyn = dynamics(train, seed)
         first = self.method
         if self.method.rule.adaptive:
@@ -127,15 +155,15 @@ class _Replica:
     def _sampled(self, until: int) -> None:
         args = self.world, self.dyn, self.weights, self.state, self.log_binomial
         if not self.method.rule.reads_batch:
-            kernels.train(*args, self.step, until, self.batch)
+            kernels.train(*args, self.step, until, self.batch, layout.WHOLE)
             return
         G = self.train.group_size
         sizes = np.full(self.train.prompts, G)
         for step in range(self.step, until):  # the table comes from the core, batch by batch
-            kernels.collect(*args, step, self.batch)
+            kernels.train(*args, step, step + 1, self.batch, layout.DRAW)
             table = weight_table(self.method, G, batch=BatchStats(self.batch.successes, sizes))
             self.state.table[:] = self.factor * table
-            kernels.learn(self.world, self.dyn, self.state, self.log_binomial, self.batch)
+            kernels.train(*args, step, step + 1, self.batch, layout.LEARN)
 
     def _copy_controller(self) -> None:
         """Expected mode keeps its controller as a value; show it where the recorder looks."""

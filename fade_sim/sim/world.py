@@ -144,6 +144,9 @@ def _skills(spec, rng, p0) -> tuple[np.ndarray, np.ndarray]:
 
 def _shift_to(p0, bias, success) -> np.ndarray:
     """Constant on the success logits that makes the initial solve rate exactly p0, (P,)."""
-    mass_s = np.where(success, np.exp(bias), 0.0).sum(axis=1)
-    mass_f = np.where(success, 0.0, np.exp(bias)).sum(axis=1)
-    return np.log(p0 / (1 - p0)) - np.log(mass_s / mass_f)
+    masses = []
+    for arms in (success, ~success):
+        z = np.where(arms, bias, -np.inf)
+        top = z.max(axis=1, keepdims=True)
+        masses.append(top[:, 0] + np.log(np.exp(z - top).sum(axis=1)))  # log-sum-exp: a large bias_sd is fine
+    return np.log(p0 / (1 - p0)) - (masses[0] - masses[1])

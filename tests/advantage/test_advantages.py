@@ -269,7 +269,7 @@ def test_group_too_small_for_the_rule():
 
 @pytest.mark.parametrize("batch", [([1], [0]), ([3], [2]), ([-1], [2]), ([1, 1], [2]), ([], []), (1, 2)])
 def test_bad_batch(batch):
-    with pytest.raises(ValueError, match="batch: expected successes and sizes"):
+    with pytest.raises(ValueError, match="batch: expected integer successes and sizes"):
         weight_table(make("lite_ppo"), 2, batch=BatchStats(*batch))
 
 

@@ -20,7 +20,7 @@ def first_steps(train: Train, world, n: int):
     heads = np.empty((n, *run.state.head.shape))
     for i in range(n):
         run.state.head[:] = 0.0
-        kernels.train(world, run.dyn, run.weights, run.state, run.log_binomial, i, i + 1, run.batch)
+        kernels.train(world, run.dyn, run.weights, run.state, run.log_binomial, i, i + 1, run.batch, layout.WHOLE)
         heads[i] = run.state.head
     return heads, run
 

@@ -52,7 +52,8 @@ def test_expected_update_is_slope_times_gradient_of_p(name):
 def test_slope_is_masses_over_p_and_q(name, G):
     if (G is None and name not in POPULATION) or (G == 1 and RULES[name].mixed_only):
         return
-    method = at(name, G) if G and G > 1 else make(name)
+    k_of_one = {"k": 1} if G == 1 and RULES[name].at_most and not RULES[name].group_baseline else {}  # k <= G
+    method = at(name, G) if G and G > 1 else make(name, **k_of_one)
     if G is None:
         m_S, m_F = population_masses(method, INSIDE, batch=BATCH)
         size = 1
