@@ -90,6 +90,7 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
             axes[-1, column].set_xlabel("steps")
         axes[0, 0].set_ylim(0, 1.02)
         axes[1, 0].set_yscale("log")
+        axes[1, 0].yaxis.set_major_formatter("{x:g}")
         first = next(iter(traces.values()))
         handles = [matplotlib.lines.Line2D([], [], lw=2, **rule_style(rule, first.labels)) for rule in first.labels]
         figure.legend(handles, first.labels, loc="outside lower center", ncols=min(4, len(first.labels)))
@@ -162,7 +163,7 @@ def zoo_figure(rules, p: np.ndarray, group_size: int, path: Path) -> None:
             if limits[0] < 0:
                 bar.set_ticks([-4, -2, 0, 2, 4], labels=["<1/16", "1/4", "1", "4", ">16"])
             else:
-                bar.set_ticks([0, 0.5, 1], labels=["0", "half", "the rule's largest"])
+                bar.set_ticks([0, 0.5, 1], labels=["0", "half", "largest"])
         for k, mass in enumerate((S, F)):
             has = mass.max(axis=1) > 0
             axes[0, k].plot(p[mass.argmax(axis=1)][has], np.arange(n)[has], "o", ms=3.5, color="black", mec="white",

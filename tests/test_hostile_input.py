@@ -74,7 +74,7 @@ def test_what_a_killed_run_left_may_hold_folders(tmp_path):
     (["run", "--train.seed", "9" * 26], "train.seed is"),
     (["run", "--train.record", "1" + "0" * 22], "train.record is"),
     (["run", "--train.steps", "1" + "0" * 12], "train.steps is 1000000000000"),
-    (["run", "--train.steps", "1000000000"], "fewer seeds, prompts, arms or records"),
+    (["run", "--train.steps", "1000000000"], "take fewer seeds, prompts, arms or records"),
     (["run", "--world.arms", "100000000"], "needs about"),
     (["run", "--method.name", "[1]"], "expected the name of a method"),
     (["run", "--method.name", "{a=1}"], "expected the name of a method"),

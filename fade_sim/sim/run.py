@@ -107,7 +107,8 @@ def require_memory(regime, contenders: int, solve_rates=None) -> None:
     if needed > 0.9 * there:
         raise InputError(
             f"regime {regime.name!r} needs about {needed / 2**30:.0f} GiB (worlds of all seeds, records, state), "
-            f"this machine has {there / 2**30:.0f}: fewer seeds, prompts, arms or records (train.record is {train.record})")
+            f"this machine has {there / 2**30:.0f}: take fewer seeds, prompts, arms or records "
+            f"(train.record is {train.record})")
 
 
 def record_steps(steps: int, every: int) -> np.ndarray:
