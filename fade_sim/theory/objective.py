@@ -14,7 +14,7 @@ int_0^p of the j-th binomial probability of G-1 is P(Binomial(G, p) > j)/G, so
 
     J(p) = (1/G) E[ s_0 + ... + s_(c-1) ],  c ~ Binomial(G, p).                                 (5)
 
-J is in units of a weight; J(0) = 0. Source: arXiv 2607.01490; (4) and (5) are elementary.
+J is in units of a weight; J(0) = 0 unless another start is given. Source: arXiv 2607.01490; (4) and (5) are elementary.
 """
 
 import math
@@ -50,25 +50,33 @@ def slope(method: Method, p, group_size: int | None = None, *, batch: BatchStats
     return like(p, value)
 
 
-def objective(method: Method, p, group_size: int | None = None, *, batch: BatchStats | None = None):
-    """J(p) with J' = slope and J(0) = 0.
+def objective(method: Method, p, group_size: int | None = None, *, start: float = 0.0,
+              batch: BatchStats | None = None):
+    """J(p) with J' = slope and J(start) = 0.
 
     p in [0, 1], a number or an array; a float for a number, else float64 of p's shape. Exact at a finite
     group size, eq. (5). group_size None: the limit of an infinite group, in closed form where there is
     one (grpo's leaves out its eps, an error of order eps), else by adaptive quadrature to about 1e-10,
-    which needs SciPy. Raises InputError as `slope` does, and where J is infinite: a slope like 1/p
-    (maxrl's log p), and dapo at finite G.
+    which needs SciPy. Where the slope is like 1/p (maxrl's objective is log p, and dapo's at a finite G is
+    like it) J from 0 is infinite: InputError, and a `start` inside (0, 1), say .5, is what to give. Raises
+    InputError as `slope` does too.
     """
     check_method(method)
-    x = rates(p)
+    x, origin = rates(p), rates(start)
+    if origin.ndim:
+        raise InputError(f"start is {start!r}, expected a number in [0, 1]")
     if group_size is None:
         form = _OBJECTIVES.get(method.name)
-        return like(p, form(x, 1 - x, **method.params) + 0.0 * x if form else _quadrature(method, x, batch))
+        if form is None:
+            return like(p, _quadrature(method, x, float(origin), lambda at: slope(method, at, batch=batch)))
+        value, zero = (form(at, 1 - at, **method.params) + 0.0 * at for at in (x, origin))
+        return like(p, value - zero)
     if method.rule.mixed_only:
-        raise InputError(f"{method.name} has no objective: its slope at p -> 0 is like 1/p at a finite group size")
-    steps = _steps(method, group_size, batch)
-    (value,) = expect(group_size, x, [np.concatenate([[0.0], np.cumsum(steps)]) / group_size])  # eq. (5)
-    return like(p, value)
+        weight_table(method, group_size)  # for its refusals
+        return like(p, _quadrature(method, x, float(origin), lambda at: slope(method, at, group_size)))
+    steps = np.concatenate([[0.0], np.cumsum(_steps(method, group_size, batch))]) / group_size
+    (value,), (zero,) = (expect(group_size, at, [steps]) for at in (x, origin))  # eq. (5)
+    return like(p, value - zero)
 
 
 def _steps(method: Method, group_size: int, batch: BatchStats | None) -> np.ndarray:
@@ -102,23 +110,25 @@ _OBJECTIVES: dict[str, Callable] = {
 }
 
 
-def _quadrature(method: Method, x: np.ndarray, batch: BatchStats | None) -> np.ndarray:
-    """int_0^p of the slope; p = sin^2 t takes slopes like 1/sqrt(pq) to smooth ones."""
+def _quadrature(method: Method, x: np.ndarray, start: float, derivative: Callable) -> np.ndarray:
+    """int_start^p of the slope; p = sin^2 t takes slopes like 1/sqrt(pq) to smooth ones."""
     from scipy.integrate import quad
 
     def integrand(t):
         p = min(max(math.sin(t) ** 2, 1e-300), 1 - 1e-16)
-        success, failure = population_weights(method, np.float64(p), batch)
-        return (success - failure) * math.sin(2 * t)
+        return derivative(p) * math.sin(2 * t)
+
+    def angle(p):
+        return math.asin(math.sqrt(p))
 
     out = np.zeros_like(x)
     for at, p in np.ndenumerate(x):
-        if p > 0:
-            value, error, *_ = quad(integrand, 0.0, math.asin(math.sqrt(p)), epsabs=1e-12, epsrel=1e-12, limit=400,
+        if p != start:
+            value, error, *_ = quad(integrand, angle(start), angle(p), epsabs=1e-12, epsrel=1e-12, limit=400,
                                     full_output=1)
             if not error < 1e-8 * max(1.0, abs(value)):
-                raise InputError(
-                    f"{method.label} has no objective with J(0) = 0: its slope cannot be integrated from p = 0")
+                raise InputError(f"{method.label} has no finite objective between p = {start:g} and {p:g}: "
+                                 "its slope cannot be integrated there; give a start and p inside (0, 1)")
             out[at] = value
     return out
 

@@ -194,15 +194,40 @@ def test_derivative_of_the_objective_is_the_slope(name):
 
 
 @pytest.mark.parametrize("name", INFINITE)
-def test_infinite_objective_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} has no objective with J.0. = 0"):  # log p at 0
+def test_infinite_objective_needs_a_start(name):
+    with pytest.raises(ValueError, match=f"{name} has no finite objective between p = 0 and 0.5"):  # log p at 0
         objective(make(name), 0.5)
-    assert objective(make(name), 0.0) == 0
+    assert objective(make(name), 0.5, start=0.5) == 0
+    p, h = np.array([0.2, 0.5, 0.8]), 1e-4
+    up, down = (objective(make(name), p + s, start=0.5) for s in (h, -h))
+    np.testing.assert_allclose((up - down) / (2 * h), slope(make(name), p), rtol=1e-5)
 
 
-def test_resampling_has_no_objective_at_finite_groups():
-    with pytest.raises(ValueError, match="dapo has no objective"):
+def test_likelihood_objectives_in_closed_form():
+    """maxrl: log p. sqrt_r: slope 1/(p sqrt q), J = log((1 - sqrt q)/(1 + sqrt q)). tsallis: (p^(1-k) - 1)/(1-k)."""
+    p = np.array([0.01, 0.3, 0.5, 0.9])
+    for name in ("maxrl", "maxrl_coded", "linear_r"):
+        np.testing.assert_allclose(objective(make(name), p, start=0.5), np.log(2 * p), rtol=0, atol=1e-9)
+    root, half = np.sqrt(1 - p), math.sqrt(0.5)
+    log_ratio = np.log((1 - root) / (1 + root)) - math.log((1 - half) / (1 + half))
+    np.testing.assert_allclose(objective(make("sqrt_r"), p, start=0.5), log_ratio, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(objective(make("tsallis", kappa=0.25), p), p**0.75 / 0.75, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "grpo", "power"])
+def test_start_only_moves_the_zero(name):
+    p = np.array([0.1, 0.7])
+    for G in (None, 8):
+        moved, plain = objective(make(name), p, G, start=0.3), objective(make(name), p, G)
+        np.testing.assert_allclose(moved, plain - objective(make(name), 0.3, G), rtol=0, atol=1e-14)
+
+
+def test_resampling_has_an_objective_from_a_start():
+    with pytest.raises(ValueError, match="dapo has no finite objective"):
         objective(make("dapo"), 0.5, 8)
+    p, h = np.array([0.2, 0.6]), 1e-4
+    up, down = (objective(make("dapo"), p + s, 8, start=0.5) for s in (h, -h))
+    np.testing.assert_allclose((up - down) / (2 * h), slope(make("dapo"), p, 8), rtol=1e-5)
 
 
 # --- peaks ------------------------------------------------------------------------------------------
