@@ -114,6 +114,10 @@ def parse(argv: list[str]):
         argv, free = split_options(argv, lambda key: "." in key)
     elif command == "weights":
         argv, free = split_options(argv, lambda key: key not in ("group-size", "figure", "help", "all"))
+    given = [token.partition("=")[0] for token in argv if token.startswith("--")]
+    twice = [name for name in given if given.count(name) > 1 and name != "--method"]
+    if twice:
+        raise InputError(f"{command}: {twice[0]} is given twice")
     args, extra = parser.parse_known_args(argv)
     if extra:
         known = parser.choices[command]._option_string_actions if command in parser.choices else {}

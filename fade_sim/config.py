@@ -118,6 +118,8 @@ def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Conf
 
 def parse_value(text: str) -> Any:
     """The value of a command-line override: TOML where it parses (5, .3, true, inf), else text."""
+    if "\n" in text or "#" in text:  # would be more than one value, or a comment
+        return text
     for candidate in (text, f"0{text}" if text.startswith(".") else text.replace("-.", "-0.")):
         try:
             return tomllib.loads(f"x = {candidate}")["x"]

@@ -143,6 +143,8 @@ def _decode(path: Path) -> str:
         line = text.count("\n", 0, junk) + 1
     except UnicodeDecodeError as error:
         junk, line = error.start, data.count(b"\n", 0, error.start) + 1
+    if data[:2] == b"\x1f\x8b":
+        raise InputError(f"{path}: is compressed with gzip, expected plain JSONL or CSV: unpack it first")
     if junk >= 0:
         raise InputError(f"{path}: line {line}: is not UTF-8 text (binary data?), expected a JSONL or CSV file")
     return text
@@ -166,7 +168,8 @@ def _json_rows(path, text):
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path}: line {number}: is not valid JSON ({error.msg} at column {error.colno}), "
-                "expected one object a line (is the line torn?)"
+                + ("expected one object a line, not one document over many lines" if line.strip() in ("[", "{")
+                   else "expected one object a line (is the line torn?)")
             ) from None
         except InputError as error:
             raise InputError(f"{path}: line {number}: {error}") from None
@@ -371,9 +374,11 @@ def _reward(name, value, is_csv) -> int:
 def _integer(name, value, low, is_csv) -> int:
     number = _number(value) if is_csv else value
     numeric = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if numeric and low <= number <= _LIMIT and number == int(number):
+    limit = 2**62 if name == "step" else _LIMIT  # a step may be a time stamp
+    if numeric and low <= number <= limit and number == int(number):
         return int(number)
-    raise InputError(f"{name} is {_show(value)}, expected an integer of at least {low}")
+    most = f" and at most {limit}" if numeric and number > limit else ""
+    raise InputError(f"{name} is {_show(value)}, expected an integer of at least {low}{most}")
 
 
 def _entropy(row, is_csv) -> float:

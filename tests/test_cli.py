@@ -39,6 +39,7 @@ def bad(capsys, *argv):
     ("run --train.lr", "--train.lr needs a value"),
     ("run --train.lr 1 --train.lr 2", "--train.lr is given twice"),
     ("run --seeds 3 --train.seeds 4", "both given"),
+    ("run --seeds 3 --seeds 4", "run: --seeds is given twice"),
     ("run --train.lr fast", "train.lr is 'fast', expected float"),
     ("run --train.group_size 1", "needs at least 2 rollouts"),
     ("run --solve-rates nosuch.jsonl", "nosuch.jsonl"),

@@ -63,7 +63,8 @@ def test_controller_override_and_per_row_ablation():
 
 @pytest.mark.parametrize("text, value", [
     ("5", 5), ("5.5", 5.5), (".3", 0.3), ("-.3", -0.3), ("true", True), ("inf", float("inf")), ("adam", "adam"),
-    ("[[0, 1], [1, 0]]", [[0, 1], [1, 0]]), ("runs/x.jsonl", "runs/x.jsonl")])
+    ("1\ny=2", "1\ny=2"), ("1 # hi", "1 # hi"), ("[[0, 1], [1, 0]]", [[0, 1], [1, 0]]),
+    ("runs/x.jsonl", "runs/x.jsonl")])
 def test_parse_value(text, value):
     assert config.parse_value(text) == value and type(config.parse_value(text)) is type(value)
 

@@ -191,6 +191,26 @@ def test_a_repeated_key_in_a_recording_is_refused(tmp_path):
         load(tmp_path / "r.jsonl")
 
 
+@pytest.mark.parametrize("data, expected", [
+    (b"\x1f\x8b\x08rest", "is compressed with gzip"),
+    (b'[\n {"prompt_id": 1, "reward": 1}\n]\n', "not one document over many lines"),
+    (b'{"prompt_id": 1, "successes": 1, "attempts": 9999999999}\n', "at least 1 and at most 1000000000"),
+])
+def test_recordings_of_other_kinds_are_named(tmp_path, data, expected):
+    from fade_sim.recordings import load
+
+    (tmp_path / "r.jsonl").write_bytes(data)
+    with pytest.raises(InputError, match=expected):
+        load(tmp_path / "r.jsonl")
+
+
+def test_a_step_may_be_a_time_stamp(tmp_path):
+    from fade_sim.recordings import load
+
+    (tmp_path / "r.jsonl").write_text('{"prompt_id": 1, "reward": 1, "step": 1785000000000}\n')
+    assert load(tmp_path / "r.jsonl").step.tolist() == [1785000000000]
+
+
 def test_a_world_with_huge_biases_is_finite():
     from fade_sim.sim import make_world
 

@@ -69,7 +69,7 @@ BAD = {
                   "line 2: is not valid JSON (Unterminated string starting at at column 18), "
                   "expected one object a line (is the line torn?)"),
     "pretty-printed array": ("[\n" + GOOD + "]", "line 1: is not valid JSON (Expecting value at column 2), "
-                             "expected one object a line (is the line torn?)"),
+                             "expected one object a line, not one document over many lines"),
     "not an object": (GOOD + "\n[1, 2]\n", "line 3: is a list of 2, expected an object {...}"),
     "brackets by the thousand": ("[" * 100_000, "line 1: is not valid JSON, expected one object a line"),
     "empty": ("", "is empty, expected recorded rollouts, one JSON object or CSV row a line"),
@@ -96,7 +96,7 @@ BAD = {
     "negative": (counts((-1, 4)), "line 1: successes is -1, expected an integer of at least 0"),
     "half a success": (counts((0.5, 4)), "line 1: successes is 0.5, expected an integer of at least 0"),
     "infinite attempts": ('{"prompt_id": 0, "successes": 1, "attempts": 1e999}',
-                          "line 1: attempts is Infinity, expected an integer of at least 1"),
+                          "line 1: attempts is Infinity, expected an integer of at least 1 and at most 1000000000"),
     "mixed forms": (GOOD + GROUP, "line 2: has rewards, expected reward as on line 1"),
     "two forms": ('{"prompt_id": 0, "reward": 1, "rewards": [1]}',
                   "line 1: has both reward and rewards, expected one of them"),

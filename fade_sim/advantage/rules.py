@@ -125,7 +125,8 @@ def asym_pure(r, g, delta):
 def asym_pure_loo(r, g, delta):
     """asym_pure with x = the solve rate of the *other* rollouts: slope exactly 1 at every G.
 
-    w_S = (1-x)/n(x), w_F = (x/delta)/n(x), n(x) = (1-x) + x/delta; sign ratio near delta.
+    w_S = (1-x)/n(x), w_F = (x/delta)/n(x), n(x) = (1-x) + x/delta; sign ratio near delta. (delta = inf:
+    slope 1 - p^(G-1), since n(1) = 0 and the lone failure of a group then gets 0.)
     With baseline(b) the only slope-free probe of the sign axis.
     """
     others = (g.mean - r * g.inv_size) / _nonzero(1 - g.inv_size)

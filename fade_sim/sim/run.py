@@ -67,7 +67,9 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
             measure(world, run.state, run.log_binomial, train.prompts, metrics[i, j, r])
             heads[i, j, r] = run.state.head
 
-    workers = threads or len(os.sched_getaffinity(0))
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise InputError(f"threads is {threads!r}, expected an integer of at least 1")
+    workers = threads or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(replica, (i, j), worlds[j]) for j in range(len(seeds)) for i in range(len(contenders))]
         try:
