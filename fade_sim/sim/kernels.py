@@ -18,7 +18,7 @@ from fade_sim.advantage import controller, rules
 from fade_sim.sim import layout as at
 from fade_sim.sim.compile import kernel
 from fade_sim.sim.layout import CLIP, EMA, FULL, NONE, STATIC, UNIT
-from fade_sim.sim.primitives import add_gradient, copy, copy_matrix, draw_arms, policy, step_key, uniform
+from fade_sim.sim.primitives import add_gradient, copy_matrix, draw_arms, policy, step_key, uniform
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
@@ -121,26 +121,22 @@ def _success_mass(world, x, prob):
 
 
 @kernel
-def _draw_rollouts(world, x, mu, stream, start, cdf, draws, arms, hit, miss):
-    """G rollouts of prompt x: fill hit and miss (K,) with rewarded and unrewarded counts; returns rewards."""
+def _draw_rollouts(world, x, mu, stream, start, cdf, draws, arms, rewards):
+    """G rollouts of prompt x: fill their arms and rewards (G,); returns the number of rewards."""
     G = arms.shape[0]
     noisy = world.false_negative > 0.0 or world.false_positive > 0.0
     upto = 0.0
     for a in range(mu.shape[0]):
         upto += mu[a]
         cdf[a] = upto
-        hit[a] = 0.0
-        miss[a] = 0.0
     draw_arms(cdf, stream, start, draws, arms)
     c = 0
     for g in range(G):
-        a = arms[g]
-        reward = world.success[x, a]
+        reward = world.success[x, arms[g]]
         if noisy:
             chance = 1.0 - world.false_negative if reward else world.false_positive
             reward = uniform(stream, start + G + g) < chance
-        hit[a] += reward
-        miss[a] += not reward
+        rewards[g] = reward
         c += reward
     return c
 
@@ -191,8 +187,8 @@ def sample(world, dyn, state, log_binomial, step, batch):
             c = _draw_count(world, x, batch.mu[b], G, uniform(stream, start + 1), log_binomial,
                             batch.hit[b], batch.miss[b])
         else:
-            c = _draw_rollouts(world, x, batch.mu[b], stream, start + 1, batch.scratch, batch.draws, batch.arms,
-                               batch.hit[b], batch.miss[b])
+            c = _draw_rollouts(world, x, batch.mu[b], stream, start + 1, batch.scratch, batch.draws, batch.arms[b],
+                               batch.rewards[b])
         batch.chosen[b] = x
         batch.successes[b] = c
         solved += c
@@ -204,55 +200,81 @@ def sample(world, dyn, state, log_binomial, step, batch):
 
 
 @kernel
+def _importance(dyn, pi, mu, weight):
+    """1, pi/mu, or pi/mu with the PPO clip: 0 once a rollout has gone far enough in its own direction."""
+    if dyn.correction == NONE:
+        return 1.0
+    rho = pi / mu
+    far = (weight > 0.0 and rho > 1.0 + dyn.clip) or (weight < 0.0 and rho < 1.0 - dyn.clip)
+    return 0.0 if far and dyn.correction == CLIP else rho
+
+
+@kernel
+def _arm_weights(dyn, batch, b, pi, w_s, w_f, row):
+    """row (K,) = Am_a of prompt b, from weights already divided by G; returns its sum."""
+    K, G = row.shape[0], dyn.group_size
+    mu = batch.mu[b]
+    total = 0.0
+    row[:] = 0.0
+    if dyn.count:
+        for a in range(K):
+            m = (batch.hit[b, a] * _importance(dyn, pi[a], mu[a], w_s) * w_s
+                 + batch.miss[b, a] * _importance(dyn, pi[a], mu[a], w_f) * w_f)
+            row[a] = m
+            total += m
+        return total
+    for g in range(G):
+        a = batch.arms[b, g]
+        weight = w_s if batch.rewards[b, g] else w_f
+        m = _importance(dyn, pi[a], mu[a], weight) * weight
+        row[a] += m
+        total += m
+    return total
+
+
+@kernel
 def update(world, dyn, state, log_binomial, fresh, batch):
-    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
-    K = world.bias.shape[1]
-    B, G = dyn.prompts, dyn.group_size
-    table, pi, coef, grad = state.table, batch.pi, batch.coef, batch.grad
+    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu and the table, which
+    nothing reads any more, is updated at once."""
+    B = dyn.prompts
+    table, grad = state.table, batch.grad
+    K = batch.pi.shape[0]
     grad[:] = 0.0
     for b in range(B):
         x = batch.chosen[b]
+        row = batch.coef[0 if fresh else b]
         w_s, w_f = table[batch.successes[b], 0], table[batch.successes[b], 1]
         if w_s == 0.0 and w_f == 0.0:
-            coef[b, :] = 0.0
+            row[:] = 0.0
             continue
-        mu = batch.mu[b]
         if dyn.slope_match:
-            mean_s, mean_f = mean_weights(table, rewarded(world, _success_mass(world, x, mu)), log_binomial)
+            p = rewarded(world, _success_mass(world, x, batch.mu[b]))
+            mean_s, mean_f = mean_weights(table, p, log_binomial)
             slope = mean_s - mean_f
             if slope != 0.0:
                 w_s /= slope
                 w_f /= slope
-        if fresh:
-            copy(mu, pi)
-        else:
+        pi = batch.mu[b] if fresh else batch.pi
+        if not fresh:
             policy(world, x, state.head, dyn.use_head, state.theta[x], pi, batch.scratch, batch.work)
-        total = 0.0
+        total = _arm_weights(dyn, batch, b, pi, w_s / dyn.group_size, w_f / dyn.group_size, row)
         for a in range(K):
-            m = 0.0
-            if batch.hit[b, a] > 0.0 or batch.miss[b, a] > 0.0:
-                rho_s, rho_f = 1.0, 1.0
-                if dyn.correction != NONE:
-                    rho = pi[a] / mu[a]
-                    rho_s, rho_f = rho, rho
-                    if dyn.correction == CLIP:
-                        if (w_s > 0.0 and rho > 1.0 + dyn.clip) or (w_s < 0.0 and rho < 1.0 - dyn.clip):
-                            rho_s = 0.0
-                        if (w_f > 0.0 and rho > 1.0 + dyn.clip) or (w_f < 0.0 and rho < 1.0 - dyn.clip):
-                            rho_f = 0.0
-                m = (batch.hit[b, a] * rho_s * w_s + batch.miss[b, a] * rho_f * w_f) / G
-            coef[b, a] = m
-            total += m
-        for a in range(K):
-            coef[b, a] -= total * pi[a]
+            row[a] -= total * pi[a]
         if dyn.use_head:
-            add_gradient(world, x, coef[b], grad, batch.work)
+            add_gradient(world, x, row, grad, batch.work)
+        if fresh and dyn.lr_table != 0.0:
+            _add_to_table(state.theta[x], dyn.lr_table, row)
     if dyn.use_head:
         _apply(dyn, state, grad, B)
-    if dyn.lr_table != 0.0:
+    if not fresh and dyn.lr_table != 0.0:
         for b in range(B):
-            for a in range(K):
-                state.theta[batch.chosen[b], a] += dyn.lr_table * coef[b, a]
+            _add_to_table(state.theta[batch.chosen[b]], dyn.lr_table, batch.coef[b])
+
+
+@kernel
+def _add_to_table(theta, step, row):
+    for a in range(row.shape[0]):
+        theta[a] += step * row[a]
 
 
 @kernel

@@ -66,12 +66,13 @@ class Batch(NamedTuple):
     chosen: np.ndarray  # (B,) prompts
     successes: np.ndarray  # (B,) rewards of 1 per group
     mu: np.ndarray  # (B, K) behaviour policy
-    hit: np.ndarray  # (B, K) rollouts of an arm that were rewarded
-    miss: np.ndarray  # (B, K) and that were not
+    arms: np.ndarray  # (B, G) arm of each rollout
+    rewards: np.ndarray  # (B, G) bool, its reward
+    hit: np.ndarray  # (B, K) count mode: mean number of rewarded rollouts of an arm; else (1, 1)
+    miss: np.ndarray  # (B, K) and of unrewarded ones
     coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b
     pi: np.ndarray  # (K,) current policy
     scratch: np.ndarray  # (K,)
     work: np.ndarray  # (V, K)
     draws: np.ndarray  # (G,) uniforms times the last cdf
-    arms: np.ndarray  # (G,) arms drawn
     grad: np.ndarray  # as the head

@@ -80,14 +80,8 @@ def exp_negative(x):
 
 
 @kernel
-def copy(source, target):
-    """Vector to vector. Numba's own array assignment carries an error message that costs seconds to compile."""
-    for k in range(source.shape[0]):
-        target[k] = source[k]
-
-
-@kernel
 def copy_matrix(source, target):
+    """Numba's own array assignment carries an error message that costs seconds to compile."""
     for i in range(source.shape[0]):
         for k in range(source.shape[1]):
             target[i, k] = source[i, k]

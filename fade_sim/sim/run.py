@@ -207,12 +207,12 @@ def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
 
 def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
-    B, K = dyn.prompts, world.bias.shape[1]
-    mu, hit, miss, coef = np.zeros((4, B, K))
+    B, G, K = dyn.prompts, dyn.group_size, world.bias.shape[1]
+    drawn, counted = ((1, 1), (B, K)) if dyn.count else ((B, G), (1, 1))
     return layout.Batch(
-        np.zeros(B, np.int64), np.zeros(B, np.int64), mu, hit, miss, coef, np.zeros(K), np.zeros(K),
-        np.zeros((world.token.shape[2], K)), np.zeros(dyn.group_size), np.zeros(dyn.group_size, np.int64),
-        np.zeros(head_shape(world)))
+        np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K)), np.zeros(drawn, np.int64),
+        np.zeros(drawn, np.bool_), np.zeros(counted), np.zeros(counted), np.zeros((B, K)), np.zeros(K), np.zeros(K),
+        np.zeros((world.token.shape[2], K)), np.zeros(G), np.zeros(head_shape(world)))
 
 
 def weights(method, ctrl: controller.State, table, factor: float, train) -> layout.Weights:
