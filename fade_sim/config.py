@@ -233,6 +233,7 @@ def _contenders(base: dict, compare: list[dict], where: str, regimes, notes: lis
         used |= set(inherited) | set(row)
         table = {"name": name, **inherited, **row}
         if name == "table" and isinstance(table.get("weights"), str) and ":" in table["weights"]:
+            label = label or table["weights"]
             table["weights"] = _function_rows(table["weights"], regimes, place)
         method = method_section(table, place)
         state = controller_section({**base["controller"], **own_controller}, place)

@@ -27,7 +27,7 @@ STYLE = {
     "font.family": "DejaVu Sans", "text.parse_math": False, "path.simplify": True,
 }
 RUN_PANELS = (  # metric, label, floor (above 0: a log axis without an upper bound)
-    ("rank1", "rank-1 energy of the update", 0.0), ("train_entropy", "entropy (nats)", 1e-3),
+    ("rank1", "rank-1 energy of the update", 0.0), ("train_entropy", "entropy (nats, from 0.001)", 1e-3),
     ("test_pass@1", "held-out pass@1", 0.0),
 )
 FEW_SEEDS = 5
@@ -85,18 +85,21 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
                     ax.text(0.5, 0.9, f"all {len(last)} rules coincide", transform=ax.transAxes, ha="center")
                 if column == 0:
                     ax.set_ylabel(label)
-            lines = dict.fromkeys((name, *textwrap.wrap(subtitles[name], 46)))
+            lines = ([] if name == subtitles[name] else [name]) + textwrap.wrap(subtitles[name], 46)
             axes[0, column].set_title("\n".join(lines))
             axes[-1, column].set_xlabel("steps")
         axes[0, 0].set_ylim(0, 1.02)
         axes[1, 0].set_yscale("log")
         axes[1, 0].yaxis.set_major_formatter("{x:g}")
+        axes[1, 0].yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
         first = next(iter(traces.values()))
         handles = [matplotlib.lines.Line2D([], [], lw=2, **rule_style(rule, first.labels)) for rule in first.labels]
-        figure.legend(handles, first.labels, loc="outside lower center", ncols=min(4, len(first.labels)))
+        figure.legend(handles, first.labels, loc="outside lower center", ncols=min(2 * len(traces), 4))
         seeds = len(first.seeds)
-        spread = "95% interval" if seeds >= FEW_SEEDS else "every seed"
-        figure.suptitle(f"Same dynamics for every rule; mean and {spread} over {seeds} seed{'s' * (seeds > 1)}",
+        spread = "one seed" if seeds == 1 else f"mean and 95% interval over {seeds} seeds"
+        if 1 < seeds < FEW_SEEDS:
+            spread = f"mean of {seeds} seeds, each a thin line"
+        figure.suptitle(f"Same dynamics for every rule; {spread}",
                         x=0.01, ha="left", fontsize=10, color="#444444")
         save(figure, path)
 

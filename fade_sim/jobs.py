@@ -217,6 +217,8 @@ def weights(args, free: dict[str, str]) -> None:
     console.print("slope: derivative of the objective that the expected update climbs; "
                   "scale: total mass over dr_grpo's")
 
+    if method.rule.mixed_only:
+        console.print("masses are per kept group: uniform groups are resampled, not weighed")
     if batch is not None:
         console.print("it reads the whole batch: shown for prompts with uniform solve rates")
     console.print(f"figure: {path}", soft_wrap=True)

@@ -146,6 +146,8 @@ def replay(recording: Recording, methods=None, group_size: int | None = None, k=
             notes.append(f"{error}: left out")
     if not rules:
         raise InputError(notes[-1].removesuffix(": left out"))
+    if any(m.rule.mixed_only for m in methods):
+        notes.append("dapo's masses are per kept group: uniform groups are resampled, not weighed")
     if any(m.rule.adaptive for m in methods):
         where = "the gains of each step" if trace else f"alpha {fade.alpha:.3f}, delta {_or_one(fade.delta):.3f}"
         notes.append(f"adaptive rules are weighed at {where}")

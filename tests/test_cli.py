@@ -169,6 +169,7 @@ def test_a_users_function_trains_and_replays(capsys, tmp_path):
     assert main(["run", "c.toml", *TINY, "--out", "x"]) == 0
     with np.load(tmp_path / "x" / "arrays.npz") as arrays:
         entropy = arrays["run/train_entropy"]
+        assert arrays["run/labels"].tolist() == ["dr_grpo", "mine2:centred"]
     np.testing.assert_allclose(entropy[0], entropy[1], rtol=1e-9)  # the user's rule is dr_grpo
     capsys.readouterr()
     assert main(["replay", "smollm2_135m_arithmetic", "--group-size", "4", "--method", "mine2:centred",
