@@ -355,6 +355,8 @@ def _check_effect(overrides: dict, contenders, regimes) -> None:
                 raise InputError(f"--{key} has no effect: no compared rule is adaptive")
     if "train.max_rounds" in overrides and not any(r.train.dynamic_sampling for r in regimes):
         raise InputError("--train.max_rounds has no effect: set --train.dynamic_sampling true")
+    if "train.prompts" in overrides and all(r.train.mode == "expected" for r in regimes):
+        raise InputError("--train.prompts has no effect: mode = expected takes all training prompts at once")
     if "train.clip" in overrides and all(r.train.correction != "clip" for r in regimes):
         raise InputError("--train.clip has no effect: set --train.correction clip")
     if overrides.get("world.solve_rates") == "":

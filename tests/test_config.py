@@ -130,6 +130,7 @@ def test_refused_in_one_line(raw, expected):
     ({"trian.lr": 1}, "unknown override --trian.lr; did you mean 'train.*'?"),
     ({"method.b": 0.2}, "method.b is a parameter of no compared rule"),
     ({"train.clip": 0.1}, "--train.clip has no effect: set --train.correction clip"),
+    ({"train.mode": "expected", "train.prompts": 4}, "--train.prompts has no effect: mode = expected"),
     ({"method.name": "rloo", "controller.rate": 0.1}, "no effect: no compared rule is adaptive"),
     ({"world.solve_rates": "x", "world.solve_mean": 1.0}, "no effect: the solve rates come from a file"),
 ])
@@ -186,3 +187,26 @@ def test_changing_each_key_changes_the_run(tmp_path):
     assert set(config.Train.__struct_fields__) - set(changes["train"]) == {"seeds", "record", "max_rounds"}
     assert set(config.World.__struct_fields__) - set(changes["world"]) == {"solve_rates"}
     assert set(config._CONTROLLER_KEYS) - set(changes["controller"]) == {"horizon"}
+
+
+def test_the_two_trainers_read_the_same_keys():
+    """CFG-04: a key that the sampled loop reads and the expected one ignores would be a silent loss."""
+    from fade_sim.sim import simulate
+
+    base = {"mode": "expected", "steps": 6, "seeds": 1, "record": 6, "group_size": 4, "staleness": 2, "lr": 20.0,
+            "correction": "clip", "clip": 0.01}
+    changes = {"steps": 5, "group_size": 5, "lr": 21.0, "lr_table": 0.5, "optimizer": "adam", "staleness": 3,
+               "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1, "match": "slope"}
+
+    def outcome(train):
+        cfg = config.resolve({"train": train, "world": {"train_prompts": 12, "test_prompts": 6},
+                              "method": {"name": "asym_delta", "delta": 0.5}}, {}, "x")
+        return float(simulate(cfg.regimes[0], cfg.contenders).last("test_entropy")[0, 0])
+
+    start = outcome(base)
+    assert [key for key, value in changes.items() if outcome({**base, key: value}) == start] == []
+    # what is left: what is run or recorded, and two keys that are refused beside mode = expected
+    left = set(config.Train.__struct_fields__) - set(changes)
+    assert left == {"mode", "seeds", "record", "max_rounds", "prompts", "dynamic_sampling"}
+    with pytest.raises(InputError, match="no exact expectation"):
+        config.resolve({"train": {"mode": "expected", "dynamic_sampling": True}}, {}, "x")
