@@ -184,11 +184,11 @@ def weights(args, free: dict[str, str]) -> None:
     method, label = _weights_method(args.name, free, args.group_size)
     G = args.group_size
     batch = uniform_batch(G) if method.rule.reads_batch else None
+    if G == 1 and method.rule.group_baseline:
+        raise InputError(f"--group-size is 1, but {method.name} needs at least 2 rollouts of a prompt")
     table = weight_table(method, G, batch=batch)
     from fade_sim.figures import weights_figure
 
-    if G == 1 and method.rule.group_baseline:
-        raise InputError(f"--group-size is 1, but {method.name} needs at least 2 rollouts of a prompt")
     path = Path(args.figure or f"weights-{re.sub(r'[^A-Za-z0-9_.]+', '-', label).strip('-')}-G{G}.png")
     p = np.linspace(0.001, 0.999, 333)
     population = theory.population_masses(method, p, batch=batch) if method.rule.population else None

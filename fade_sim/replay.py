@@ -14,6 +14,7 @@ from fade_sim.advantage import RULES, BatchStats, controller, make, resolve, wei
 from fade_sim.diagnostics import expected_masses, pass_at_k_interval, subset_probabilities
 from fade_sim.errors import InputError
 from fade_sim.recordings import Recording, find, load, shipped
+from fade_sim.store import plain
 
 __all__ = [
     "DIFFICULTY", "HISTOGRAM", "Gains", "PassRow", "Recording", "Report", "RuleRow", "TaskRow", "TraceRow", "find",
@@ -307,17 +308,7 @@ def _pass_rows(recording, k) -> tuple[tuple[PassRow, ...], bool]:
 
 def to_dict(report: Report) -> dict:
     """Plain values for JSON: NaN (undefined) becomes None, an infinite sign ratio the string "inf"."""
-    return {**_plain(asdict(report)), "histogram_bins": list(HISTOGRAM), "difficulty_bins": list(DIFFICULTY)}
-
-
-def _plain(value):
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return value
+    return {**plain(asdict(report)), "histogram_bins": list(HISTOGRAM), "difficulty_bins": list(DIFFICULTY)}
 
 
 # --- print ----------------------------------------------------------------------------------------
