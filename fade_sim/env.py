@@ -209,10 +209,10 @@ def _solve_rate(world: WorldArrays) -> np.ndarray:
 
 def _verify(world: WorldArrays, success, rng: np.random.Generator):
     """`success` as the verifier sees it. Draws nothing where the verifier cannot err."""
-    if world.false_negative == world.false_positive == 0:
+    if world.noise == (0, 0):
         return success
     u = rng.random(np.shape(success))
-    return np.where(success, u >= world.false_negative, u < world.false_positive)
+    return np.where(success, u >= world.noise[0], u < world.noise[1])
 
 
 def _features(env: FadeBandit | FadeBanditVector, prompt) -> dict[str, Any]:

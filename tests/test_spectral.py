@@ -82,7 +82,7 @@ def test_world_at_the_start(cluster, wanted):
     values = []
     for seed in range(5):
         world, prompts = make_world(World(cluster=cluster), seed), np.arange(128)
-        policy = reference.policy(world, prompts, np.zeros((16, 16)), 0.0)
+        policy = reference.policy(world, prompts, np.zeros((16, 16)), world.bias[prompts])
         values.append(residual_correlation(world.hidden[prompts], policy, world.success[prompts]))
     assert (abs(np.mean(values, axis=0) - wanted) < [0.035, 0.012, 0.05, 0.006]).all()
 
@@ -131,7 +131,7 @@ def test_coordinates_stand_in_for_long_scores():
 def sampled():
     """World of 64 prompts: exact lambda_max for asym_delta(.25) at G = 16, and a sampler of head scores."""
     world, prompts = make_world(World(train_prompts=64, test_prompts=1), seed=0), np.arange(64)
-    policy = reference.policy(world, prompts, np.zeros((16, 16)), 0.0)
+    policy = reference.policy(world, prompts, np.zeros((16, 16)), world.bias[prompts])
     p = (policy * world.success[prompts]).sum(axis=1)
     psi = np.einsum("xkv,xkd->xkvd", world.token[prompts], world.hidden[prompts]).reshape(64, 32, 256)
     psi -= np.einsum("xk,xkj->xj", policy, psi)[:, None]

@@ -33,11 +33,26 @@ def _cache_dir() -> str | None:
 _CACHE_DIR = _cache_dir()
 
 
-def kernel(function):
-    """Compile on first call; threads may run it at the same time, each on its own arrays."""
+def _compile(function, **options):
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = _CACHE_DIR or before
     try:
-        return njit(nogil=True, cache=_CACHE_DIR is not None, fastmath=_FASTMATH)(function)
+        return njit(nogil=True, cache=_CACHE_DIR is not None, fastmath=_FASTMATH, **options)(function)
     finally:
         numba_config.CACHE_DIR = before
+
+
+def entry(function):
+    """A kernel that Python calls. Compiled on the first call; threads may run it at the same time."""
+    return _compile(function)
+
+
+def kernel(function):
+    """A function that kernels call, always inlined: handing over arrays would cost more than most of them do."""
+    return _compile(function, forceinline=True)
+
+
+def part(function):
+    """A part of an entry with a name of its own: its text is put where it is called. For functions that take
+    whole records: each would otherwise cost a third of a second of compilation."""
+    return _compile(function, inline="always")

@@ -71,7 +71,8 @@ def initial_policy(world):
     """(training prompts, policy (N, K), P(reward 1) (N,)) before the first step."""
     prompts = np.arange(world.n_train)
     K, d = world.bias.shape[1], world.hidden.shape[2]
-    mu = policy(world, prompts, np.zeros((d, K) if world.linear else (world.token.shape[2], d)), 0.0)
+    mu = policy(world, prompts, np.zeros((d, K) if world.linear else (world.token.shape[2], d)),
+                world.bias[prompts])
     return prompts, mu, np.clip((mu * reward_chance(world, prompts)).sum(axis=1), 0.0, 1.0)
 
 

@@ -16,9 +16,18 @@ from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
 from fade_sim.sim import layout as at
-from fade_sim.sim.compile import kernel
+from fade_sim.sim.compile import entry, kernel, part
+from fade_sim.sim.draws import draw_arms
 from fade_sim.sim.layout import CLIP, EMA, FULL, NONE, STATIC, UNIT
-from fade_sim.sim.primitives import add_gradient, copy_matrix, draw_arms, policy, step_key, uniform
+from fade_sim.sim.primitives import (
+    copy_matrix,
+    linear_gradient,
+    linear_logits,
+    policy,
+    step_key,
+    uniform,
+)
+from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
@@ -48,7 +57,7 @@ def mean_weights(table, p, log_binomial):
     return s / total, f / total
 
 
-@kernel
+@part
 def fill_table(w, running, table):
     """The controller's table at the gains in `running`."""
     G = table.shape[0] - 1
@@ -69,7 +78,7 @@ def _total(table, successes):
     return total
 
 
-@kernel
+@part
 def weigh(w, running, successes, solve_rate, entropy, table):
     """Update the averages with this batch, then set this batch's table. Order: arXiv 2607.01490."""
     if math.isnan(running[at.H0]):
@@ -106,45 +115,48 @@ def weigh(w, running, successes, solve_rate, entropy, table):
 
 
 @kernel
-def rewarded(world, p):
+def rewarded(noise, p):
     """Chance of reward 1 where p is the chance of a success: the verifier may err both ways."""
-    return p * (1.0 - world.false_negative) + (1.0 - p) * world.false_positive
+    return p * (1.0 - noise[0]) + (1.0 - p) * noise[1]
 
 
 @kernel
-def _success_mass(world, x, prob):
+def _success_mass(success, x, prob, b):
     p = 0.0
-    for a in range(prob.shape[0]):
-        if world.success[x, a]:
-            p += prob[a]
+    for a in range(prob.shape[1]):
+        if success[x, a]:
+            p += prob[b, a]
     return min(p, 1.0)
 
 
 @kernel
-def _draw_rollouts(world, x, mu, stream, start, cdf, draws, arms, rewards):
-    """G rollouts of prompt x: fill their arms and rewards (G,); returns the number of rewards."""
-    G = arms.shape[0]
-    noisy = world.false_negative > 0.0 or world.false_positive > 0.0
-    upto = 0.0
-    for a in range(mu.shape[0]):
-        upto += mu[a]
-        cdf[a] = upto
-    draw_arms(cdf, stream, start, draws, arms)
+def _draw_rollouts(success, x, mu, b, stream, start, noise, row, found, arms, rewards):
+    """Arms and rewards of G rollouts into row b; returns the number of rewards. noise: (false negative,
+    false positive) of the verifier. Nothing, compiled to nothing, where arms is None (count mode)."""
+    if arms is None:
+        return 0
+    draw_arms(mu, b, stream, start, row, found)
+    G = arms.shape[1]
+    noisy = noise[0] > 0.0 or noise[1] > 0.0
     c = 0
     for g in range(G):
-        reward = world.success[x, arms[g]]
+        a = found[g]
+        reward = success[x, a]
         if noisy:
-            chance = 1.0 - world.false_negative if reward else world.false_positive
-            reward = uniform(stream, start + G + g) < chance
-        rewards[g] = reward
+            reward = uniform(stream, start + G + g) < (1.0 - noise[0] if reward else noise[1])
+        arms[b, g] = a
+        rewards[b, g] = reward
         c += reward
     return c
 
 
 @kernel
-def _draw_count(world, x, mu, G, u, log_binomial, hit, miss):
-    """c ~ Bin(G, P(reward)); hit and miss are the mean counts of the arms given c. One uniform."""
-    p = rewarded(world, _success_mass(world, x, mu))
+def _draw_count(success, x, mu, b, G, u, noise, log_binomial, hit, miss):
+    """c ~ Bin(G, P(reward)); hit and miss are the mean counts of the arms given c. One uniform. Nothing
+    where hit is None (rollouts are drawn)."""
+    if hit is None:
+        return 0
+    p = rewarded(noise, _success_mass(success, x, mu, b))
     c = G if p >= 1.0 else 0
     if 0.0 < p < 1.0:
         below = 0.0
@@ -154,14 +166,22 @@ def _draw_count(world, x, mu, G, u, log_binomial, hit, miss):
             if below > u:
                 break
             c += 1
-    for a in range(mu.shape[0]):
-        chance = 1.0 - world.false_negative if world.success[x, a] else world.false_positive
-        hit[a] = c * mu[a] * chance / p if c > 0 else 0.0
-        miss[a] = (G - c) * mu[a] * (1.0 - chance) / (1.0 - p) if c < G else 0.0
+    for a in range(mu.shape[1]):
+        chance = 1.0 - noise[0] if success[x, a] else noise[1]
+        hit[b, a] = c * mu[b, a] * chance / p if c > 0 else 0.0
+        miss[b, a] = (G - c) * mu[b, a] * (1.0 - chance) / (1.0 - p) if c < G else 0.0
     return c
 
 
 @kernel
+def _move(rows, source, target):
+    """Copy a row of the batch to a slot before it."""
+    if rows is not None:
+        for k in range(rows.shape[1]):
+            rows[target, k] = rows[source, k]
+
+
+@part
 def sample(world, dyn, state, log_binomial, step, batch):
     """Draw a batch from the behaviour policy.
 
@@ -171,136 +191,168 @@ def sample(world, dyn, state, log_binomial, step, batch):
     """
     B, G = dyn.prompts, dyn.group_size
     stream = step_key(dyn.key, step)
-    behaviour = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
+    head = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
     solved = 0
     kept = 0
     entropy = 0.0
     drawn = 0
-    b = 0
-    while b < B:
-        start = drawn * (2 * G + 1)
-        drawn += 1
-        x = min(int(uniform(stream, start) * world.n_train), world.n_train - 1)
-        entropy += policy(world, x, behaviour, dyn.use_head, state.theta[x], batch.mu[b], batch.scratch,
-                          batch.work)
-        if dyn.count:
-            c = _draw_count(world, x, batch.mu[b], G, uniform(stream, start + 1), log_binomial,
-                            batch.hit[b], batch.miss[b])
-        else:
-            c = _draw_rollouts(world, x, batch.mu[b], stream, start + 1, batch.scratch, batch.draws, batch.arms[b],
-                               batch.rewards[b])
-        batch.chosen[b] = x
-        batch.successes[b] = c
-        solved += c
-        if dyn.dynamic and (c == 0 or c == G) and drawn + B - b <= dyn.max_rounds * B:
-            continue
-        kept += c
-        b += 1
+    filled = 0
+    while filled < B:  # a round: as many groups as there are free slots
+        for b in range(filled, B):
+            u = uniform(stream, (drawn + b - filled) * (2 * G + 1))
+            batch.chosen[b] = min(int(u * world.n_train), world.n_train - 1)
+        if dyn.use_head:
+            linear_logits(world.hidden, head, batch.chosen, filled, B, batch.mu, batch.rows)
+        for b in range(filled, B):
+            start = drawn * (2 * G + 1) + 1
+            drawn += 1
+            x = batch.chosen[b]
+            if b + 1 < B:
+                prefetch(state.theta, batch.chosen[b + 1])
+            entropy += policy(state.theta, x, head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x,
+                              batch.mu, b)
+            if dyn.count:
+                c = _draw_count(world.success, x, batch.mu, b, G, uniform(stream, start), world.noise, log_binomial,
+                                batch.hit, batch.miss)
+            else:
+                c = _draw_rollouts(world.success, x, batch.mu, b, stream, start, world.noise, batch.row, batch.found,
+                                   batch.arms, batch.rewards)
+            solved += c
+            if dyn.dynamic and (c == 0 or c == G) and drawn + B - filled <= dyn.max_rounds * B:
+                continue
+            if filled < b:
+                batch.chosen[filled] = x
+                _move(batch.mu, b, filled)
+                _move(batch.arms, b, filled)
+                _move(batch.rewards, b, filled)
+                _move(batch.hit, b, filled)
+                _move(batch.miss, b, filled)
+            batch.successes[filled] = c
+            kept += c
+            filled += 1
     return solved / (drawn * G), entropy / drawn, drawn, kept / (B * G)
 
 
 @kernel
-def _importance(dyn, pi, mu, weight):
+def _importance(correction, clip, pi, mu, weight):
     """1, pi/mu, or pi/mu with the PPO clip: 0 once a rollout has gone far enough in its own direction."""
-    if dyn.correction == NONE:
+    if correction == NONE:
         return 1.0
     rho = pi / mu
-    far = (weight > 0.0 and rho > 1.0 + dyn.clip) or (weight < 0.0 and rho < 1.0 - dyn.clip)
-    return 0.0 if far and dyn.correction == CLIP else rho
+    far = (weight > 0.0 and rho > 1.0 + clip) or (weight < 0.0 and rho < 1.0 - clip)
+    return 0.0 if far and correction == CLIP else rho
 
 
 @kernel
-def _arm_weights(dyn, batch, b, pi, w_s, w_f, row):
-    """row (K,) = Am_a of prompt b, from weights already divided by G; returns its sum."""
-    K, G = row.shape[0], dyn.group_size
-    mu = batch.mu[b]
-    total = 0.0
-    row[:] = 0.0
-    if dyn.count:
-        for a in range(K):
-            m = (batch.hit[b, a] * _importance(dyn, pi[a], mu[a], w_s) * w_s
-                 + batch.miss[b, a] * _importance(dyn, pi[a], mu[a], w_f) * w_f)
-            row[a] = m
+def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef):
+    """coef[b] (K,) = Am_a - pi_a sum_b Am_b in count mode; pi[b] may be coef[b] itself."""
+    if hit is not None:
+        total = 0.0
+        for a in range(pi.shape[1]):
+            m = (hit[b, a] * _importance(correction, clip, pi[b, a], mu[b, a], w_s) * w_s
+                 + miss[b, a] * _importance(correction, clip, pi[b, a], mu[b, a], w_f) * w_f)
+            row[0, a] = m
             total += m
-        return total
-    for g in range(G):
-        a = batch.arms[b, g]
-        weight = w_s if batch.rewards[b, g] else w_f
-        m = _importance(dyn, pi[a], mu[a], weight) * weight
-        row[a] += m
-        total += m
-    return total
+        set_scaled(coef, b, -total, pi, b)
+        add_scaled(coef, b, 1.0, row, 0)
 
 
 @kernel
+def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef):
+    """coef[b] (K,) = Am_a - pi_a sum_b Am_b from the rollouts; pi[b] may be coef[b] itself."""
+    if arms is not None:
+        total = 0.0
+        for g in range(arms.shape[1]):
+            a = arms[b, g]
+            w = w_s if rewards[b, g] else w_f
+            m = _importance(correction, clip, pi[b, a], mu[b, a], w) * w
+            draws[g] = m
+            total += m
+        set_scaled(coef, b, -total, pi, b)
+        for g in range(arms.shape[1]):
+            coef[b, arms[b, g]] += draws[g]
+
+
+@kernel
+def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f):
+    """theta[x] += step (Am_a - mu_a sum_b Am_b): on-policy, and no head needs the coefficients."""
+    if arms is not None:
+        G = arms.shape[1]
+        add_scaled(theta, x, -step * (c * w_s + (G - c) * w_f), mu, b)
+        for g in range(G):
+            theta[x, arms[b, g]] += step * (w_s if rewards[b, g] else w_f)
+
+
+@part
 def update(world, dyn, state, log_binomial, fresh, batch):
-    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu and the table, which
-    nothing reads any more, is updated at once."""
-    B = dyn.prompts
-    table, grad = state.table, batch.grad
-    K = batch.pi.shape[0]
-    grad[:] = 0.0
+    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
+    B, G = dyn.prompts, dyn.group_size
+    table, grad, coef = state.table, batch.grad, batch.coef
+    direct = fresh and not dyn.use_head and not dyn.count
+    pi = batch.mu if fresh else coef
+    if dyn.use_head and not fresh:
+        linear_logits(world.hidden, state.head, batch.chosen, 0, B, coef, batch.rows)
+    for i in range(grad.shape[0]):
+        set_scaled(grad, i, 0.0, grad, i)
     for b in range(B):
-        x = batch.chosen[b]
-        row = batch.coef[0 if fresh else b]
-        w_s, w_f = table[batch.successes[b], 0], table[batch.successes[b], 1]
+        x, c = batch.chosen[b], batch.successes[b]
+        if b + 1 < B:
+            prefetch(state.theta, batch.chosen[b + 1])
+        w_s, w_f = table[c, 0] / G, table[c, 1] / G
         if w_s == 0.0 and w_f == 0.0:
-            row[:] = 0.0
+            if not direct:
+                set_scaled(coef, b, 0.0, batch.mu, b)
             continue
         if dyn.slope_match:
-            p = rewarded(world, _success_mass(world, x, batch.mu[b]))
+            p = rewarded(world.noise, _success_mass(world.success, x, batch.mu, b))
             mean_s, mean_f = mean_weights(table, p, log_binomial)
             slope = mean_s - mean_f
             if slope != 0.0:
                 w_s /= slope
                 w_f /= slope
-        pi = batch.mu[b] if fresh else batch.pi
+        if direct:
+            _table_step(batch.arms, batch.rewards, b, c, batch.mu, state.theta, x, dyn.lr_table, w_s, w_f)
+            continue
         if not fresh:
-            policy(world, x, state.head, dyn.use_head, state.theta[x], pi, batch.scratch, batch.work)
-        total = _arm_weights(dyn, batch, b, pi, w_s / dyn.group_size, w_f / dyn.group_size, row)
-        for a in range(K):
-            row[a] -= total * pi[a]
-        if dyn.use_head:
-            add_gradient(world, x, row, grad, batch.work)
-        if fresh and dyn.lr_table != 0.0:
-            _add_to_table(state.theta[x], dyn.lr_table, row)
+            policy(state.theta, x, state.head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x, pi, b)
+        if dyn.count:
+            _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, batch.mu, pi, w_s, w_f, batch.row, coef)
+        else:
+            _coefficients(dyn.correction, dyn.clip, batch.arms, batch.rewards, b, batch.mu, pi, w_s, w_f,
+                          batch.draws, coef)
+        if dyn.use_head and not world.linear:
+            add_outer(grad, coef, b, world.token_t, world.hidden, x, batch.work)
     if dyn.use_head:
-        _apply(dyn, state, grad, B)
-    if not fresh and dyn.lr_table != 0.0:
+        linear_gradient(world.hidden, batch.chosen, coef, grad, batch.rows)
+        if dyn.adam:
+            _adam(dyn.lr, state.running, grad, 1.0 / B, state.moment1, state.moment2, state.head)
+        else:
+            for i in range(grad.shape[0]):
+                add_scaled(state.head, i, dyn.lr / B, grad, i)
+    if dyn.lr_table != 0.0 and not direct:
         for b in range(B):
-            _add_to_table(state.theta[batch.chosen[b]], dyn.lr_table, batch.coef[b])
+            add_scaled(state.theta, batch.chosen[b], dyn.lr_table, coef, b)
 
 
 @kernel
-def _add_to_table(theta, step, row):
-    for a in range(row.shape[0]):
-        theta[a] += step * row[a]
+def _adam(lr, running, grad, scale, moment1, moment2, head):
+    """Adam's ascent on the head; nothing where moment1 is None (SGD)."""
+    if moment1 is not None:
+        running[at.UPDATES] += 1.0
+        t = running[at.UPDATES]
+        fix1 = 1.0 - at.ADAM_BETA1**t
+        fix2 = 1.0 - at.ADAM_BETA2**t
+        for i in range(grad.shape[0]):
+            for j in range(grad.shape[1]):
+                g = grad[i, j] * scale
+                m = at.ADAM_BETA1 * moment1[i, j] + (1.0 - at.ADAM_BETA1) * g
+                v = at.ADAM_BETA2 * moment2[i, j] + (1.0 - at.ADAM_BETA2) * g * g
+                moment1[i, j] = m
+                moment2[i, j] = v
+                head[i, j] += lr * (m / fix1) / (math.sqrt(v / fix2) + at.ADAM_EPS)
 
 
-@kernel
-def _apply(dyn, state, grad, B):
-    """SGD or Adam ascent on the head."""
-    V, d = grad.shape
-    if not dyn.adam:
-        for i in range(V):
-            for j in range(d):
-                state.head[i, j] += dyn.lr * (grad[i, j] / B)
-        return
-    state.running[at.UPDATES] += 1.0
-    t = state.running[at.UPDATES]
-    fix1 = 1.0 - at.ADAM_BETA1**t
-    fix2 = 1.0 - at.ADAM_BETA2**t
-    for i in range(V):
-        for j in range(d):
-            g = grad[i, j] / B
-            m = at.ADAM_BETA1 * state.moment1[i, j] + (1.0 - at.ADAM_BETA1) * g
-            v = at.ADAM_BETA2 * state.moment2[i, j] + (1.0 - at.ADAM_BETA2) * g * g
-            state.moment1[i, j] = m
-            state.moment2[i, j] = v
-            state.head[i, j] += dyn.lr * (m / fix1) / (math.sqrt(v / fix2) + at.ADAM_EPS)
-
-
-@kernel
+@entry
 def train(world, dyn, weights, state, log_binomial, first, last, batch, phase):
     """Steps first .. last-1, in place on `state`.
 

@@ -1,4 +1,7 @@
-"""The plain records that the compiled loop works on: scalars and arrays, no behaviour."""
+"""The plain records that the compiled loop works on: scalars and arrays, no behaviour.
+
+An array that a run does not need is None: what would read it is then left out of the compiled code.
+"""
 
 from typing import NamedTuple
 
@@ -53,26 +56,27 @@ class State(NamedTuple):
 
     head: np.ndarray  # (V, d); linear: (d, K)
     history: np.ndarray  # (lag+1, *head) ring of past heads
-    theta: np.ndarray  # (N, K)
-    moment1: np.ndarray  # Adam, as the head
-    moment2: np.ndarray
+    theta: np.ndarray  # (N, K) logits of each training prompt's own: the world's bias plus what was learned
+    moment1: np.ndarray | None  # Adam, as the head; None under SGD
+    moment2: np.ndarray | None
     running: np.ndarray  # (10,) see the slots above; DRAWN counts groups, PHAT_KEPT averages kept ones only
     table: np.ndarray  # (G+1, 2) weights of the last step
 
 
 class Batch(NamedTuple):
-    """Scratch of a step; B prompts, K arms."""
+    """Scratch of a step; B prompts, K arms, G rollouts each."""
 
     chosen: np.ndarray  # (B,) prompts
     successes: np.ndarray  # (B,) rewards of 1 per group
     mu: np.ndarray  # (B, K) behaviour policy
-    arms: np.ndarray  # (B, G) arm of each rollout
-    rewards: np.ndarray  # (B, G) bool, its reward
-    hit: np.ndarray  # (B, K) count mode: mean number of rewarded rollouts of an arm; else (1, 1)
-    miss: np.ndarray  # (B, K) and of unrewarded ones
-    coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b
-    pi: np.ndarray  # (K,) current policy
-    scratch: np.ndarray  # (K,)
-    work: np.ndarray  # (V, K)
-    draws: np.ndarray  # (G,) uniforms times the last cdf
+    arms: np.ndarray | None  # (B, G) uint32 arm of each rollout; None in count mode
+    rewards: np.ndarray | None  # (B, G) bool, its reward
+    hit: np.ndarray | None  # (B, K) count mode only: mean number of rewarded rollouts of an arm
+    miss: np.ndarray | None  # (B, K) and of unrewarded ones
+    coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b; before that the current policy, unless it is mu
+    row: np.ndarray  # (1, K) scratch
+    draws: np.ndarray  # (G,) scratch
+    found: np.ndarray  # (G rounded up to whole vectors,) uint64 scratch
+    work: np.ndarray  # (V, K) scratch
+    rows: np.ndarray | None  # (B, d) hidden states of a linear policy, else None
     grad: np.ndarray  # as the head

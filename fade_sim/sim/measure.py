@@ -12,10 +12,10 @@ import math
 
 import numpy as np
 
-from fade_sim.sim.compile import kernel
+from fade_sim.sim.compile import entry, kernel
 from fade_sim.sim.kernels import mean_weights, rewarded
 from fade_sim.sim.layout import ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP
-from fade_sim.sim.primitives import logits
+from fade_sim.sim.simd import add_bilinear, add_scaled, set_scaled, softmax_row
 
 MODE_ROLLOUTS = 16
 PER_SPLIT = ("pass@1", "pass@10", "pass@100", "entropy", "entropy_success", "entropy_failure", "modes")
@@ -27,52 +27,45 @@ _N = len(PER_SPLIT)
 
 
 @kernel
-def _conditional(z, success, wanted):
-    """(log-sum-exp, entropy) of the softmax restricted to the arms with success == wanted."""
-    top = -np.inf
-    for a in range(z.shape[0]):
-        if success[a] == wanted:
-            top = max(top, z[a])
-    Z = 0.0
-    zsum = 0.0
-    for a in range(z.shape[0]):
-        if success[a] == wanted:
-            x = z[a] - top
-            e = math.exp(x)
-            Z += e
-            zsum += e * x
-    return top + math.log(Z), math.log(Z) - zsum / Z
-
-
-@kernel
 def _log1pexp(x):
     """log(1 + e^x) without overflow."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-@kernel
+@entry
 def measure(world, state, log_binomial, prompts, out):
     """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
     P, K = world.bias.shape
-    z = np.empty(K)
-    work = np.empty((world.token.shape[2], K))
+    z = np.empty((1, K), world.bias.dtype)
+    part = np.empty((2, K), world.bias.dtype)  # successes, failures; the other arms at -inf
     modes = np.empty(world.n_modes)
-    no_theta = np.zeros(K)
     out[:] = 0.0
     for x in range(P):
         trained = x < world.n_train
-        theta = state.theta[x] if trained else no_theta
-        logits(world, x, state.head, True, theta, z, work)
-        lse_s, h_s = _conditional(z, world.success[x], True)
-        lse_f, h_f = _conditional(z, world.success[x], False)
-        log_p = -_log1pexp(lse_f - lse_s)
-        log_q = -_log1pexp(lse_s - lse_f)
+        set_scaled(z, 0, 1.0, state.theta if trained else world.bias, x)
+        if world.linear:
+            for j in range(state.head.shape[0]):
+                add_scaled(z, 0, world.hidden[x, 0, j], state.head, j)
+        else:
+            add_bilinear(z, 0, state.head, world.token_t, world.hidden_t, x)
+        for a in range(K):
+            part[0, a] = z[0, a] if world.success[x, a] else -np.inf
+            part[1, a] = -np.inf if world.success[x, a] else z[0, a]
+        Z_s, moment_s, top_s = softmax_row(part, 0, part, 0)
+        Z_f, moment_f, top_f = softmax_row(part, 1, part, 1)
+        log_Z_s = math.log(Z_s)
+        log_Z_f = math.log(Z_f)
+        h_s = log_Z_s - moment_s / Z_s
+        h_f = log_Z_f - moment_f / Z_f
+        gap = (top_s - top_f) + (log_Z_s - log_Z_f)  # log p - log q
+        log_p = -_log1pexp(-gap)
+        log_q = -_log1pexp(gap)
         p = math.exp(log_p)
         q = math.exp(log_q)
         modes[:] = 0.0
         for a in range(K):
             if world.success[x, a]:
-                modes[world.mode[x, a]] += math.exp(z[a] - lse_s + log_p)
+                modes[world.mode[x, a]] += part[0, a] * (p / Z_s)
         distinct = 0.0
         for m in range(world.n_modes):
             distinct -= math.expm1(MODE_ROLLOUTS * math.log1p(-min(modes[m], 1.0 - 1e-16)))
@@ -86,7 +79,7 @@ def measure(world, state, log_binomial, prompts, out):
         out[at + 5] += h_f / n
         out[at + 6] += distinct / n
         if trained:
-            r = rewarded(world, p)
+            r = rewarded(world.noise, p)
             mean_s, mean_f = mean_weights(state.table, r, log_binomial)
             out[2 * _N] += r * mean_s / n
             out[2 * _N + 1] -= (1.0 - r) * mean_f / n

@@ -28,14 +28,15 @@ def uniform(key: int, step: int, index: int) -> float:
     return (_mix((stream + (index + 1) * golden) & _MASK) >> 11) / 2**53
 
 
-def policy(world, prompts, head, theta):
-    """Probabilities (B, K) on these prompts: softmax of b + theta + v^T W h, or b + theta + h W."""
+def policy(world, prompts, head, own):
+    """Probabilities (B, K) on these prompts: softmax of own + v^T W h, or own + h W; own (B, K) are the
+    prompts' logits at W = 0, bias and learned table."""
     hidden = world.hidden[prompts]
     if world.linear:
         z = hidden[:, 0] @ head
     else:
         z = ((world.token[prompts] @ head) * hidden).sum(axis=-1)
-    z = world.bias[prompts] + theta + z
+    z = own + z
     e = np.exp(z - z.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
@@ -119,7 +120,8 @@ def mean_weights(table, p):
 
 def reward_chance(world, prompts):
     """P(reward 1) of each arm, (B, K): 1 for a success and 0 for a failure unless the verifier errs."""
-    return np.where(world.success[prompts], 1 - world.false_negative, world.false_positive)
+    false_negative, false_positive = world.noise
+    return np.where(world.success[prompts], 1 - false_negative, false_positive)
 
 
 def draw_group(world, dyn: k.Dynamics, x: int, mu, step: int, start: int):

@@ -19,6 +19,7 @@ from fade_sim.advantage.controller import ABLATIONS, SCALE_RATE
 from fade_sim.diagnostics import spectrum
 from fade_sim.errors import InputError
 from fade_sim.sim import expected, kernels, layout
+from fade_sim.sim.draws import LANES
 from fade_sim.sim.measure import METRICS, measure
 from fade_sim.sim.world import WorldArrays, make_world
 
@@ -194,25 +195,26 @@ def head_shape(world: WorldArrays) -> tuple[int, int]:
 
 
 def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
-    """The state before the first step: zero head and table, nothing averaged yet."""
-    shape = head_shape(world)
+    """The state before the first step: zero head, own logits at the bias, nothing averaged yet."""
+    shape, dtype = head_shape(world), world.bias.dtype
     running = np.zeros(10)
     running[[layout.PHAT, layout.PHAT_KEPT]] = 0.5
     running[[layout.HHAT, layout.H0, layout.SCALE, layout.ALPHA, layout.DELTA]] = np.nan
-    return layout.State(
-        np.zeros(shape), np.zeros((dyn.lag + 1, *shape)), np.zeros((world.n_train, world.bias.shape[1])),
-        np.zeros(shape), np.zeros(shape), running, np.zeros((dyn.group_size + 1, 2)),
-    )
+    moments = [np.zeros(shape, dtype) if dyn.adam else None for _ in range(2)]
+    return layout.State(np.zeros(shape, dtype), np.zeros((dyn.lag + 1, *shape), dtype),
+                        world.bias[:world.n_train].copy(), *moments, running, np.zeros((dyn.group_size + 1, 2)))
 
 
 def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
-    B, G, K = dyn.prompts, dyn.group_size, world.bias.shape[1]
-    drawn, counted = ((1, 1), (B, K)) if dyn.count else ((B, G), (1, 1))
+    B, G, K, dtype = dyn.prompts, dyn.group_size, world.bias.shape[1], world.bias.dtype
+    rollouts = (None, None) if dyn.count else (np.zeros((B, G), np.uint32), np.zeros((B, G), np.bool_))
+    counts = tuple(np.zeros((B, K), dtype) if dyn.count else None for _ in range(2))
     return layout.Batch(
-        np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K)), np.zeros(drawn, np.int64),
-        np.zeros(drawn, np.bool_), np.zeros(counted), np.zeros(counted), np.zeros((B, K)), np.zeros(K), np.zeros(K),
-        np.zeros((world.token.shape[2], K)), np.zeros(G), np.zeros(head_shape(world)))
+        np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K), dtype), *rollouts, *counts,
+        np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros(G), np.zeros(-(-G // LANES) * LANES, np.uint64),
+        np.zeros((world.token.shape[2], K), dtype),
+        np.zeros((B, world.hidden.shape[2]), dtype) if world.linear else None, np.zeros(head_shape(world), dtype))
 
 
 def weights(method, ctrl: controller.State, table, factor: float, train) -> layout.Weights:

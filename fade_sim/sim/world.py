@@ -28,8 +28,7 @@ class WorldArrays(NamedTuple):
     n_train: int  # prompts 0 .. n_train-1 are trained, the others are held out
     n_modes: int  # skills per prompt at most
     linear: bool  # z = h W with W (d, K), in place of v^T W h with W (V, d)
-    false_negative: float  # chance that the verifier gives a success 0
-    false_positive: float  # chance that it gives a failure 1
+    noise: tuple[float, float]  # chances that the verifier gives a success 0, a failure 1
     hidden_t: np.ndarray  # (P, d, K): the same, arms last, for loops over arms
     token_t: np.ndarray  # (P, V, K)
 
@@ -75,7 +74,7 @@ def make_world(spec, seed: int, solve_rates: np.ndarray | None = None) -> WorldA
 def _arrays(spec, hidden, token, bias, success, mode, n_train, linear) -> WorldArrays:
     arms_last = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (hidden, token)]
     return WorldArrays(hidden, token, bias, success, mode, n_train, spec.skills_per_prompt, linear,
-                       spec.false_negative, spec.false_positive, *arms_last)
+                       (spec.false_negative, spec.false_positive), *arms_last)
 
 
 def _linear_world(spec, rng, p0, n_train, skill_hidden) -> WorldArrays:

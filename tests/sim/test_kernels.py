@@ -49,9 +49,9 @@ def test_kernel_equals_reference_under_every_switch(switch):
     # Sums are reordered and exp comes from another library: agreement to 1e-9 after 30 steps, on
     # weights of size 1; a single flipped draw would show at 1e-2.
     fast, slow, _ = both(Train(**{**BASE, **SWITCHES[switch]}), CONTROLLED)
-    for name in ("head", "theta", "table", "moment1"):
+    for name in ("head", "theta", "table", *(["moment1", "moment2"] if fast.moment1 is not None else [])):
         np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=0, atol=1e-9, err_msg=name)
-    trained = np.abs(slow.head).max() + np.abs(slow.theta).max()
+    trained = np.abs(slow.head).max() + np.abs(slow.theta - WORLD.bias[:12]).max()
     assert trained > 0.05  # the runs did move
 
 
@@ -104,41 +104,6 @@ def test_uniforms_are_the_same_bits_and_uniform():
     assert ((counts - 1000) ** 2 / 1000).sum() < 113
 
 
-def test_exp_of_negative_numbers():
-    x = np.concatenate([np.linspace(-707.9, 0, 200_001), -np.logspace(-300, 2, 2000)])
-    got = np.array([primitives.exp_negative(v) for v in x])
-    assert np.abs(got / np.exp(x) - 1).max() < 5e-16
-    assert [primitives.exp_negative(v) for v in (0.0, -0.0, -709.0, -1e308, -np.inf)] == [1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("shape", [(4, 4, 4), (16, 16, 32), (5, 3, 7), (1, 9, 2), (6, 1, 1), (3, 2, 16)])
-def test_small_matrix_product(shape):
-    m, r, n = shape
-    rng = np.random.default_rng(0)
-    A, B, C = rng.normal(size=(m, r)), rng.normal(size=(r, n)), rng.normal(size=(m, n))
-    wanted = C + A @ B
-    primitives.add_product(C, A, B)
-    np.testing.assert_allclose(C, wanted, rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.parametrize("K", [1, 2, 3, 7, 32, 33])
-def test_drawn_arm_is_the_first_whose_cdf_exceeds_the_uniform(K):
-    cdf = np.cumsum(np.random.default_rng(K).random(K))
-    cdf[K // 2 :] = np.maximum(cdf[K // 2 :], cdf[K // 2])
-    stream, draws, arms = np.uint64(K), np.empty(500), np.empty(500, np.int64)
-    primitives.draw_arms(cdf, stream, 3, draws, arms)
-    u = np.array([primitives.uniform(stream, 3 + g) for g in range(500)]) * cdf[-1]
-    np.testing.assert_array_equal(arms, np.searchsorted(cdf, u, side="right"))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 31, 64])
-def test_sums_and_maximum_in_four_chains(n):
-    x, y = np.random.default_rng(n).normal(size=(2, n))
-    assert primitives.total(x) == pytest.approx(x.sum(), rel=1e-13, abs=1e-13)
-    assert primitives.product_total(x, y) == pytest.approx(x @ y, rel=1e-13, abs=1e-13)
-    assert primitives.largest(x) == x.max()
-
-
 def test_draws_follow_the_policy():
     """Chi-square of 400 steps x 8 prompts x 64 draws against mu, pooled over prompts by arm rank."""
     train = Train(**{**BASE, "lr": 0.0, "lr_table": 1e-300, "group_size": 64})
@@ -161,13 +126,12 @@ def test_measure_equals_definitions():
     state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
     rng = np.random.default_rng(0)
     state.head[:] = rng.normal(size=state.head.shape)
-    state.theta[:] = rng.normal(size=state.theta.shape)
+    state.theta[:] += rng.normal(size=state.theta.shape)
     out = np.empty(len(METRICS))
     log_binomial = np.log([math.comb(3, c) for c in range(4)])
     measure(WORLD, state, log_binomial, 8, out)
     got = dict(zip(METRICS, out, strict=True))
-    theta = np.concatenate([state.theta, np.zeros((5, WORLD.bias.shape[1]))])
-    pi = reference.policy(WORLD, np.arange(17), state.head, theta)
+    pi = reference.policy(WORLD, np.arange(17), state.head, np.concatenate([state.theta, WORLD.bias[12:]]))
     p = (pi * WORLD.success).sum(axis=1)
     inside = pi * WORLD.success / p[:, None]
     outside = pi * ~WORLD.success / (1 - p)[:, None]

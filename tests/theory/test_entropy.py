@@ -133,7 +133,7 @@ def test_logit_step_against_finite_differences():
 def test_table_against_the_expected_step_of_the_simulator():
     """A table of its own per prompt, exact mean over groups: weights from the masses, dH from the simulator."""
     method, prompts = make("power_asym", alpha=2.0, delta=0.5), np.arange(WORLD.n_train)
-    policy = reference.policy(WORLD, prompts, np.zeros((16, 16)), 0.0)
+    policy = reference.policy(WORLD, prompts, np.zeros((16, 16)), WORLD.bias[prompts])
     success = WORLD.success[prompts]
     p = (policy * success).sum(axis=1)
     m_S, m_F = masses(method, 8, p)
@@ -151,7 +151,7 @@ def test_bilinear_head_against_the_expected_step_of_the_simulator():
     """One head for 24 prompts: each prompt's dH includes what the others did to the head."""
     method, prompts = make("asym_delta", delta=0.3), np.arange(WORLD.n_train)
     args = WORLD.token[prompts], WORLD.hidden[prompts]
-    policy = reference.policy(WORLD, prompts, np.zeros((16, 16)), 0.0)
+    policy = reference.policy(WORLD, prompts, np.zeros((16, 16)), WORLD.bias[prompts])
     head = expected_state(method, lr=1.0).head  # the step is linear in lr
 
     def simulated(step):
@@ -257,7 +257,7 @@ def test_second_order_against_sampled_groups_of_the_world(rule):
     standard error below 1% of it. What is left at this step is of third order, below 2%.
     """
     x, G, step, draws = 2, 16, 0.2, 40_000
-    policy = reference.policy(WORLD, np.arange(24), np.zeros((16, 16)), 0.0)[x]
+    policy = reference.policy(WORLD, np.arange(24), np.zeros((16, 16)), WORLD.bias[:24])[x]
     success, table = WORLD.success[x], weight_table(make(rule), G)
     kernel = head_kernel(WORLD.token[x], WORLD.hidden[x])
     moments = group_moments(policy, success, table)

@@ -116,7 +116,7 @@ class StaleWorld:
         self.world = make_world(World(train_prompts=prompts, test_prompts=1), seed)
         self.prompts = np.arange(prompts)
         self.shape = self.world.token.shape[2], self.world.hidden.shape[2]
-        policy = reference.policy(self.world, self.prompts, np.zeros(self.shape), 0.0)
+        policy = reference.policy(self.world, self.prompts, np.zeros(self.shape), self.world.bias[self.prompts])
         p = (policy * self.world.success[self.prompts]).sum(axis=1)
         self.push = p * (1 - p) * (1 / delta - 1)  # m_F - m_S of asym_delta, G -> inf
         psi = np.einsum("xkv,xkd->xkvd", self.world.token[self.prompts], self.world.hidden[self.prompts])
@@ -134,11 +134,11 @@ class StaleWorld:
         state = new_state(self.world, dyn)
         reference.behaviour_head(state, dyn, 0)  # step 0 leaves the head at 0 ...
         state.head[:] = 1e-7 * self.top  # ... but for the kick
-        size, last = [], np.zeros(self.shape)
+        size, last, own = [], np.zeros(self.shape), self.world.bias[self.prompts]
         for step in range(1, settle + steps + 1):
             last[:] = state.head
-            mu = reference.policy(self.world, self.prompts, reference.behaviour_head(state, dyn, step), 0.0)
-            pi = reference.policy(self.world, self.prompts, state.head, 0.0)
+            mu = reference.policy(self.world, self.prompts, reference.behaviour_head(state, dyn, step), own)
+            pi = reference.policy(self.world, self.prompts, state.head, own)
             reference.apply_update(self.world, dyn, state, self.prompts, -self.push[:, None] * mu, pi)
             size.append(math.log(np.linalg.norm(state.head - last)))
         return (size[-1] - size[settle - 1]) / steps
