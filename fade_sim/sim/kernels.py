@@ -35,7 +35,6 @@ for _function in (controller.ema, controller.alpha_of, controller.delta_of, cont
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
 
-
 @kernel
 def mean_weights(table, p, log_binomial):
     """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p)."""
@@ -202,13 +201,14 @@ def sample(world, dyn, state, log_binomial, step, batch):
             u = uniform(stream, (drawn + b - filled) * (2 * G + 1))
             batch.chosen[b] = min(int(u * world.n_train), world.n_train - 1)
         if dyn.use_head:
-            linear_logits(world.hidden, head, batch.chosen, filled, B, batch.mu, batch.rows)
+            linear_logits(world.hidden, head, batch.chosen, filled, B, batch.mu, batch.rows, True)
         for b in range(filled, B):
             start = drawn * (2 * G + 1) + 1
             drawn += 1
             x = batch.chosen[b]
             if b + 1 < B:
                 prefetch(state.theta, batch.chosen[b + 1])
+                prefetch(world.success, batch.chosen[b + 1])
             entropy += policy(state.theta, x, head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x,
                               batch.mu, b)
             if dyn.count:
@@ -227,6 +227,7 @@ def sample(world, dyn, state, log_binomial, step, batch):
                 _move(batch.rewards, b, filled)
                 _move(batch.hit, b, filled)
                 _move(batch.miss, b, filled)
+                _move(batch.rows, b, filled)
             batch.successes[filled] = c
             kept += c
             filled += 1
@@ -244,8 +245,8 @@ def _importance(correction, clip, pi, mu, weight):
 
 
 @kernel
-def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef):
-    """coef[b] (K,) = Am_a - pi_a sum_b Am_b in count mode; pi[b] may be coef[b] itself."""
+def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef, n):
+    """coef[n] (K,) = Am_a - pi_a sum_b Am_b of group b, in count mode; pi[b] may be coef[n] itself."""
     if hit is not None:
         total = 0.0
         for a in range(pi.shape[1]):
@@ -253,13 +254,13 @@ def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef):
                  + miss[b, a] * _importance(correction, clip, pi[b, a], mu[b, a], w_f) * w_f)
             row[0, a] = m
             total += m
-        set_scaled(coef, b, -total, pi, b)
-        add_scaled(coef, b, 1.0, row, 0)
+        set_scaled(coef, n, -total, pi, b)
+        add_scaled(coef, n, 1.0, row, 0)
 
 
 @kernel
-def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef):
-    """coef[b] (K,) = Am_a - pi_a sum_b Am_b from the rollouts; pi[b] may be coef[b] itself."""
+def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef, n):
+    """coef[n] (K,) = Am_a - pi_a sum_b Am_b of group b, from its rollouts; pi[b] may be coef[n] itself."""
     if arms is not None:
         total = 0.0
         for g in range(arms.shape[1]):
@@ -268,9 +269,9 @@ def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, c
             m = _importance(correction, clip, pi[b, a], mu[b, a], w) * w
             draws[g] = m
             total += m
-        set_scaled(coef, b, -total, pi, b)
+        set_scaled(coef, n, -total, pi, b)
         for g in range(arms.shape[1]):
-            coef[b, arms[b, g]] += draws[g]
+            coef[n, arms[b, g]] += draws[g]
 
 
 @kernel
@@ -285,23 +286,26 @@ def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f):
 
 @part
 def update(world, dyn, state, log_binomial, fresh, batch):
-    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
+    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu. In place, groups without
+    weight are left out and the others move up: slots 0 .. n-1 are left."""
     B, G = dyn.prompts, dyn.group_size
     table, grad, coef = state.table, batch.grad, batch.coef
     direct = fresh and not dyn.use_head and not dyn.count
     pi = batch.mu if fresh else coef
     if dyn.use_head and not fresh:
-        linear_logits(world.hidden, state.head, batch.chosen, 0, B, coef, batch.rows)
+        linear_logits(world.hidden, state.head, batch.chosen, 0, B, coef, batch.rows, False)
     for i in range(grad.shape[0]):
         set_scaled(grad, i, 0.0, grad, i)
+    n = 0
     for b in range(B):
         x, c = batch.chosen[b], batch.successes[b]
-        if b + 1 < B:
+        if direct and b + 1 < B:
             prefetch(state.theta, batch.chosen[b + 1])
         w_s, w_f = table[c, 0] / G, table[c, 1] / G
         if w_s == 0.0 and w_f == 0.0:
-            if not direct:
-                set_scaled(coef, b, 0.0, batch.mu, b)
+            if not dyn.in_place:
+                set_scaled(coef, n, 0.0, batch.mu, b)
+                n += 1
             continue
         if dyn.slope_match:
             p = rewarded(world.noise, _success_mass(world.success, x, batch.mu, b))
@@ -316,21 +320,25 @@ def update(world, dyn, state, log_binomial, fresh, batch):
         if not fresh:
             policy(state.theta, x, state.head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x, pi, b)
         if dyn.count:
-            _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, batch.mu, pi, w_s, w_f, batch.row, coef)
+            _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, batch.mu, pi, w_s, w_f, batch.row, coef, n)
         else:
             _coefficients(dyn.correction, dyn.clip, batch.arms, batch.rewards, b, batch.mu, pi, w_s, w_f,
-                          batch.draws, coef)
+                          batch.draws, coef, n)
         if dyn.use_head and not world.linear:
-            add_outer(grad, coef, b, world.token_t, world.hidden, x, batch.work)
+            add_outer(grad, coef, n, world.token_t, world.hidden, x, batch.work)
+        if n < b:
+            batch.chosen[n] = x
+            _move(batch.rows, b, n)
+        n += 1
     if dyn.use_head:
-        linear_gradient(world.hidden, batch.chosen, coef, grad, batch.rows)
+        linear_gradient(coef, grad, batch.rows, n)
         if dyn.adam:
             _adam(dyn.lr, state.running, grad, 1.0 / B, state.moment1, state.moment2, state.head)
         else:
             for i in range(grad.shape[0]):
                 add_scaled(state.head, i, dyn.lr / B, grad, i)
     if dyn.lr_table != 0.0 and not direct:
-        for b in range(B):
+        for b in range(n):
             add_scaled(state.theta, batch.chosen[b], dyn.lr_table, coef, b)
 
 
@@ -370,3 +378,20 @@ def train(world, dyn, weights, state, log_binomial, first, last, batch, phase):
         if phase != at.DRAW:
             for epoch in range(dyn.epochs):
                 update(world, dyn, state, log_binomial, dyn.lag == 0 and epoch == 0, batch)
+
+
+@entry
+def gather(table, rewards, out):
+    """Advantages of groups of one size: out[p, g] = the table's weight of a reward in group p.
+
+    table: (G+1, 2) of `weight_table`; rewards: (P, G), 1 or 0, any type; out: (P, G) floats. Nothing is
+    checked (what is not 1 counts as 0): `advantages` does, and takes about five times as long.
+    """
+    P, G = rewards.shape
+    for p in range(P):
+        c = 0
+        for g in range(G):
+            c += rewards[p, g] == 1
+        success, failure = table[c, 0], table[c, 1]
+        for g in range(G):
+            out[p, g] = success if rewards[p, g] == 1 else failure

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fade_sim.sim.compile import kernel
-from fade_sim.sim.simd import add_bilinear, add_scaled, set_scaled, softmax_row
+from fade_sim.sim.simd import add_bilinear, prefetch, set_scaled, softmax_row, softmax_sum
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -39,24 +39,22 @@ def copy_matrix(source, target):
 
 
 @kernel
-def linear_logits(hidden, head, chosen, first, last, logits, rows):
-    """logits[b] = h W for b = first .. last-1 with one matrix product; rows (B, d) is scratch, or None where
-    the policy is not linear (then this is nothing, and compiles to nothing)."""
+def linear_logits(hidden, head, chosen, first, last, logits, rows, gather):
+    """logits[b] = h W for b = first .. last-1 with one matrix product; rows (B, d): the hidden states, gathered
+    here on demand. Nothing, and compiled to nothing, where rows is None (the policy is not linear)."""
     if rows is not None:
-        for b in range(first, last):
-            for j in range(rows.shape[1]):
-                rows[b, j] = hidden[chosen[b], 0, j]
+        if gather:
+            for b in range(first, last):
+                prefetch(hidden, chosen[min(b + 2, last - 1)])
+                set_scaled(rows, b, 1.0, hidden, chosen[b])
         np.dot(rows[first:last], head, logits[first:last])
 
 
 @kernel
-def linear_gradient(hidden, chosen, coef, grad, rows):
-    """grad (d, K) = sum_b h_b coef_b^T; nothing where rows is None."""
-    if rows is not None:
-        for b in range(rows.shape[0]):
-            for j in range(rows.shape[1]):
-                rows[b, j] = hidden[chosen[b], 0, j]
-        np.dot(rows.T, coef, grad)
+def linear_gradient(coef, grad, rows, n):
+    """grad (d, K) = sum of h_b coef_b^T over b < n; nothing where rows is None."""
+    if rows is not None and n > 0:
+        np.dot(rows[:n].T, coef[:n], grad)
 
 
 @kernel
@@ -68,12 +66,11 @@ def policy(own, x, head, use_head, linear, token_t, hidden_t, y, prob, b):
     """
     if not use_head:
         Z, moment, _ = softmax_row(own, x, prob, b)
+    elif linear:
+        Z, moment, _ = softmax_sum(own, x, prob, b)
     else:
-        if linear:
-            add_scaled(prob, b, 1.0, own, x)
-        else:
-            set_scaled(prob, b, 1.0, own, x)
-            add_bilinear(prob, b, head, token_t, hidden_t, y)
+        set_scaled(prob, b, 1.0, own, x)
+        add_bilinear(prob, b, head, token_t, hidden_t, y)
         Z, moment, _ = softmax_row(prob, b, prob, b)
     set_scaled(prob, b, 1.0 / Z, prob, b)
     return math.log(Z) - moment / Z

@@ -184,7 +184,7 @@ def dynamics(train, seed: int) -> layout.Dynamics:
     return layout.Dynamics(
         key, train.prompts, train.group_size, train.lr, train.lr_table, train.optimizer == "adam", train.staleness,
         correction, train.clip, train.epochs, train.match == "slope", train.mode == "count", train.dynamic_sampling,
-        train.max_rounds, train.lr != 0,
+        train.max_rounds, train.lr != 0, train.staleness == 0 and train.epochs == 1,
     )
 
 
@@ -210,10 +210,11 @@ def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     B, G, K, dtype = dyn.prompts, dyn.group_size, world.bias.shape[1], world.bias.dtype
     rollouts = (None, None) if dyn.count else (np.zeros((B, G), np.uint32), np.zeros((B, G), np.bool_))
     counts = tuple(np.zeros((B, K), dtype) if dyn.count else None for _ in range(2))
+    mu = np.zeros((B, K), dtype)
     return layout.Batch(
-        np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K), dtype), *rollouts, *counts,
-        np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros(G), np.zeros(-(-G // LANES) * LANES, np.uint64),
-        np.zeros((world.token.shape[2], K), dtype),
+        np.zeros(B, np.int64), np.zeros(B, np.int64), mu, *rollouts, *counts,
+        mu if dyn.in_place else np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros(G),
+        np.zeros(-(-G // LANES) * LANES, np.uint64), np.zeros((world.token.shape[2], K), dtype),
         np.zeros((B, world.hidden.shape[2]), dtype) if world.linear else None, np.zeros(head_shape(world), dtype))
 
 

@@ -27,7 +27,7 @@ def set_scaled(y, j, a, x, i):
 
 @njit
 def cumulate(cdf, j, prob, i):
-    simd.cumulate(cdf, j, prob, i)
+    draws.cumulate(cdf, j, prob, i)
 
 
 @njit
