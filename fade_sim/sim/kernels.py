@@ -27,7 +27,7 @@ from fade_sim.sim.primitives import (
     step_key,
     uniform,
 )
-from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled
+from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled, softmax_row
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
@@ -36,8 +36,9 @@ ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.po
 
 
 @kernel
-def mean_weights(table, p, log_binomial):
-    """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p)."""
+def mean_weights(table, p, log_binomial, row):
+    """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p).
+    row (1, G) is scratch."""
     n = log_binomial.shape[0] - 1
     if p <= 0.0:
         return table[1, 0], table[0, 1]
@@ -45,14 +46,14 @@ def mean_weights(table, p, log_binomial):
         return table[n + 1, 0], table[n, 1]
     log_p = math.log(p)
     log_q = math.log1p(-p)
+    for c in range(n + 1):
+        row[0, c] = log_binomial[c] + c * log_p + (n - c) * log_q
+    total, _, _ = softmax_row(row, 0, row, 0)
     s = 0.0
     f = 0.0
-    total = 0.0
     for c in range(n + 1):
-        w = math.exp(log_binomial[c] + c * log_p + (n - c) * log_q)
-        total += w
-        s += w * table[c + 1, 0]
-        f += w * table[c, 1]
+        s += row[0, c] * table[c + 1, 0]
+        f += row[0, c] * table[c, 1]
     return s / total, f / total
 
 
@@ -209,6 +210,9 @@ def sample(world, dyn, state, log_binomial, step, batch):
             if b + 1 < B:
                 prefetch(state.theta, batch.chosen[b + 1])
                 prefetch(world.success, batch.chosen[b + 1])
+                if dyn.use_head and not world.linear:
+                    prefetch(world.token_t, batch.chosen[b + 1])
+                    prefetch(world.hidden_t, batch.chosen[b + 1])
             entropy += policy(state.theta, x, head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x,
                               batch.mu, b)
             if dyn.count:
@@ -267,11 +271,11 @@ def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, c
             a = arms[b, g]
             w = w_s if rewards[b, g] else w_f
             m = _importance(correction, clip, pi[b, a], mu[b, a], w) * w
-            draws[g] = m
+            draws[0, g] = m
             total += m
         set_scaled(coef, n, -total, pi, b)
         for g in range(arms.shape[1]):
-            coef[n, arms[b, g]] += draws[g]
+            coef[n, arms[b, g]] += draws[0, g]
 
 
 @kernel
@@ -309,7 +313,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
             continue
         if dyn.slope_match:
             p = rewarded(world.noise, _success_mass(world.success, x, batch.mu, b))
-            mean_s, mean_f = mean_weights(table, p, log_binomial)
+            mean_s, mean_f = mean_weights(table, p, log_binomial, batch.draws)
             slope = mean_s - mean_f
             if slope != 0.0:
                 w_s /= slope

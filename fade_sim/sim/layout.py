@@ -76,7 +76,7 @@ class Batch(NamedTuple):
     miss: np.ndarray | None  # (B, K) and of unrewarded ones
     coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b; before that the current policy; may be mu itself
     row: np.ndarray  # (1, K) scratch
-    draws: np.ndarray  # (G,) scratch
+    draws: np.ndarray  # (1, G) scratch
     found: np.ndarray  # (G rounded up to whole vectors,) uint64 scratch
     work: np.ndarray  # (V, K) scratch
     rows: np.ndarray | None  # (B, d) hidden states of the prompts under a linear policy, else None
