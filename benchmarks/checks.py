@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.problem import SHAPES, Problem, Restarted, Shape, fade, regime_of, solve_rate, table_policy
+from benchmarks.problem import SHAPES, Problem, Restarted, Shape, fade, regime_of, solve_rate
 from fade_sim.sim import make_world, reference
 
 TOLERANCE = 1e-9  # sums are reordered and exp is another library's; one flipped draw would show at 1e-3
@@ -33,14 +33,12 @@ def agreement(what: str, regime, contender, steps: int) -> Check:
                  f"largest difference {max(differences):.1e}, largest entry {moved:.2g}")
 
 
-def draws(shape: Shape) -> Check:
-    """Chi-square of the kernel's draws against the policy.
+def drawn(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """(draws of each arm (K,), policy (K,)) of one prompt, about 200 000 draws of the kernel.
 
-    One prompt, drawn in every group of one step with weights of +1 (success) and -1, so the change of the
-    table, lr/G (n_a A_a - pi_a sum_b n_b A_b), gives back the whole numbers n_a of draws of each arm.
+    The prompt is drawn in every group of one step, with weights of +1 (success) and -1, so the change of the
+    table, lr/G (n_a A_a - pi_a sum_b n_b A_b), gives back the whole numbers n_a.
     """
-    from scipy.stats import chi2
-
     groups = -(-200_000 // shape.group_size)
     raw = {"method": {"name": "reinforce_pm1"},
            "train": {"prompts": groups, "group_size": shape.group_size, "lr": 0.0, "lr_table": 1.0},
@@ -54,12 +52,25 @@ def draws(shape: Shape) -> Check:
     sign = np.where(world.success[0], 1.0, -1.0)
     change = run.replica.state.theta[0]
     total = (groups - sign @ change) / (sign @ pi)
-    counts = shape.group_size * sign * (change + pi * total)
+    return shape.group_size * sign * (change + pi * total), pi
+
+
+def draws(shape: Shape) -> Check:
+    """The kernel's draws are whole numbers and fit the policy."""
+    counts, pi = drawn(shape)
     whole = np.abs(counts - np.rint(counts)).max() < 1e-3 and counts.min() > -0.5
-    expected = groups * shape.group_size * pi
-    p_value = float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(pi) - 1))
+    p_value = chi_square(counts, pi)
     return Check(f"draws ~ policy, K {shape.arms}, G {shape.group_size}", bool(whole and p_value > RARE),
-                 f"chi-square p = {p_value:.3f}, {counts.sum():.0f} draws, at least {expected.min():.0f} expected of an arm")
+                 f"chi-square p = {p_value:.3f}, {counts.sum():.0f} draws, each arm expected at least "
+                 f"{counts.sum() * pi.min():.0f} times")
+
+
+def chi_square(counts: np.ndarray, pi: np.ndarray) -> float:
+    """p-value of these draws (K,) under the policy (K,)."""
+    from scipy.stats import chi2
+
+    expected = counts.sum() * pi
+    return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(pi) - 1))
 
 
 def same_work(what: str, logits: np.ndarray, problem: Problem, kernel: float) -> Check:
@@ -83,8 +94,11 @@ def kernel_checks(quick: bool) -> list[Check]:
     return done
 
 
-def kernel_solve_rate(shape: Shape) -> float:
-    """After the timed steps."""
-    run, problem = table_policy(shape)
-    run.advance(shape.steps)
-    return solve_rate(problem.bias + run.replica.state.theta[: shape.prompts], problem.success)
+def restarts(run: Restarted, steps: int) -> Check:
+    """Timed calls repeat the same steps: the second is the first, to the bit."""
+    tables = []
+    for _ in range(2):
+        run.advance(steps)
+        tables.append(run.replica.state.theta.copy())
+    return Check("kernel repeats its first steps", bool((tables[0] == tables[1]).all()),
+                 f"largest difference {np.abs(tables[0] - tables[1]).max():.1e}")

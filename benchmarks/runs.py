@@ -13,7 +13,7 @@ from benchmarks.timing import Row, interleave, ratios, said
 from fade_sim import config
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDED_STEPS = 3000
+RECORDED_STEPS = 10_000  # the fixed cost of a simulation is no recording
 IMPORTS = "import numpy, numba, scipy.linalg, msgspec, rich.progress, matplotlib.figure"
 
 

@@ -22,7 +22,7 @@ def replica(shape: Shape) -> _Replica:
     """The table policy; its world is linear, whose features are small and never read at lr 0."""
     regime, contender = regime_of(shape)
     world = {"policy": "linear", "skills": 4, "arms_per_skill": 2, "train_prompts": shape.prompts, "test_prompts": 1,
-             "arms": shape.arms, "hidden": 2}
+             "arms": shape.arms, "hidden": 4}
     regime = fade({"method": {"name": "fade"}, "world": world,
                    "train": {key: getattr(regime.train, key) for key in ("prompts", "group_size", "lr", "lr_table")}})[0]
     return _Replica(regime.train, contender, make_world(regime.world, 0), 0)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from benchmarks import units
-from benchmarks.checks import same_work
+from benchmarks.checks import restarts, same_work
 from benchmarks.contenders import jax_step, numpy_first, numpy_tuned, torch_step
 from benchmarks.problem import SHAPES, Problem, Restarted, solve_rate, table_policy
 from benchmarks.timing import Row, Timing, interleave, ratios, said
@@ -68,7 +68,7 @@ def section(options) -> list[Row]:
     rows = []
     for at, (name, shape) in enumerate(SHAPES.items()):
         run, problem = table_policy(shape)
-        run.advance(shape.steps)
+        options.require(restarts(run, shape.steps))
         kernel = solve_rate(problem.bias + run.replica.state.theta[: shape.prompts], problem.success)
         cells = bound_cells(run, shape)
         others = contenders(problem, shape.steps, options)
