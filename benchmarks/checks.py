@@ -9,7 +9,7 @@ from fade_sim.sim import make_world, reference
 
 TOLERANCE = 1e-9  # sums are reordered and exp is another library's; one flipped draw would show at 1e-3
 RARE = 1e-4  # p-value below which draws are called wrong
-CLOSE = 0.03  # solve rates after the timed steps; without its updates a contender would be off by .1 or more
+CLOSE = 0.02  # solve rates after the timed steps; without its updates a contender would be off by .1 or more
 
 
 class Check(NamedTuple):

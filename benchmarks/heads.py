@@ -40,7 +40,8 @@ def section(options) -> list[Row]:
     """Linear head against its GEMMs, bilinear head against its GEMMs and exps."""
     rows = []
     narrow = float32_train()
-    for name, dtype, train in (("linear", np.float32, narrow), ("linear", np.float64, {}), ("bilinear", np.float64, {})):
+    for name, dtype, train in (("linear", np.float32, narrow), ("linear", np.float64, {}),
+                               ("bilinear", np.float64, {})):
         if train is None:
             options.say("linear head in float32: the kernels have no float32 mode, so its goal is not measured")
             continue

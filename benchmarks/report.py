@@ -83,6 +83,7 @@ def show(found: Report) -> None:
         section = row.section
         table.add_row(*cells(row))
     out.print(table)
+    out.print(method(), soft_wrap=True)
     out.print(f"{len(found.checks)} checks passed before the timing", soft_wrap=True)
 
 

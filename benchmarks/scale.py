@@ -23,8 +23,8 @@ def replica(shape: Shape) -> _Replica:
     regime, contender = regime_of(shape)
     world = {"policy": "linear", "skills": 4, "arms_per_skill": 2, "train_prompts": shape.prompts, "test_prompts": 1,
              "arms": shape.arms, "hidden": 4}
-    regime = fade({"method": {"name": "fade"}, "world": world,
-                   "train": {key: getattr(regime.train, key) for key in ("prompts", "group_size", "lr", "lr_table")}})[0]
+    train = {key: getattr(regime.train, key) for key in ("prompts", "group_size", "lr", "lr_table")}
+    regime = fade({"method": {"name": "fade"}, "world": world, "train": train})[0]
     return _Replica(regime.train, contender, make_world(regime.world, 0), 0)
 
 
@@ -52,7 +52,7 @@ def slopes(timings: list[Timing], sizes: list[int], first: int) -> list[float]:
 def by_threads(options) -> tuple[list[int], list[list[float]], float]:
     """(threads, speed-up of each in each round, cores that others kept busy meanwhile)."""
     counts = sorted({n for n in (1, 2, 4, 8, 16, 32, 64, cores()) if n <= cores()})
-    steps = 1000 if options.quick else 4000
+    steps = 4000 if options.quick else 20_000  # long beside the drawing of the worlds, which is serial
     raw = {"method": {"name": "fade"}, "train": {"steps": steps, "record": steps, "seeds": 4 * cores()}}
     regime, contender = fade(raw)
     speed_ups = [[] for _ in counts]

@@ -74,7 +74,7 @@ def section(options) -> list[Row]:
         others = contenders(problem, shape.steps, options)
         for label, advance in others.items():
             options.require(same_work(f"{name}, {label}", advance(shape.steps), problem, kernel))
-            cells[label] = lambda advance=advance: advance(shape.steps)
+            cells[label] = lambda advance=advance, steps=shape.steps: advance(steps)
         timings = interleave(cells, options.rounds, options.seconds)
         rows.append(bound_row(name, timings))
         rows[-1].note = f"{said(timings['kernel'], shape.steps)} a step of {shape}; {rows[-1].note}"

@@ -79,7 +79,7 @@ def bound(shape: Shape, timings: dict[str, Timing]) -> Timing:
 
     def step(field: str) -> list[float]:
         columns = (getattr(timings[name], field) for name in ("exp", "uniform", "copy"))
-        return [P * K * e / (2048 * CALLS) + P * G * u / (2048 * CALLS) + c / CALLS for e, u, c in zip(*columns, strict=True)]
+        return [(P * K * e / 2048 + P * G * u / 2048 + c) / CALLS for e, u, c in zip(*columns, strict=True)]
 
     return Timing(step("cpu"), step("wall"))
 

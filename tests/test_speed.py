@@ -102,13 +102,27 @@ def test_a_contender_that_does_not_train_is_refused():
     assert not checks.same_work("idle", problem.bias, problem, kernel).passed
 
 
-def test_a_failed_check_ends_the_run_before_any_timing(monkeypatch, capsys):
-    monkeypatch.setattr(checks, "kernel_checks", lambda quick: [checks.Check("draws ~ policy", False, "p = 0.000")])
-    monkeypatch.setattr(runs, "recording", lambda options: pytest.fail("timed"))
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """`main` without what it does to a process of its own: thread limits, loading of JAX."""
     monkeypatch.setattr("benchmarks.__main__.optional", lambda options: None)
     monkeypatch.setattr("benchmarks.timing.one_thread", lambda: None)
+
+
+def test_a_failed_check_ends_the_run_before_any_timing(in_this_process, monkeypatch, capsys):
+    monkeypatch.setattr(checks, "kernel_checks", lambda quick: [checks.Check("draws ~ policy", False, "p = 0.000")])
+    monkeypatch.setattr(runs, "recording", lambda options: pytest.fail("timed"))
     assert main(["--quick", "--only", "recording"]) == 1
     assert "check failed: draws ~ policy: p = 0.000" in capsys.readouterr().err
+
+
+def test_the_report_holds_every_ratio_and_every_check(in_this_process, tmp_path, capsys):
+    assert main(["--quick", "--only", "recording", "--rounds", "1", "--out", str(tmp_path / "speed.md")]) == 0
+    text = (tmp_path / "speed.md").read_text()
+    assert "| simulate, recording every 25 steps / bare steps" in text and "at most 1.3" in text
+    for words in ("kernel = reference, linear head", "draws ~ policy, K 256, G 64", "load ", "numpy "):
+        assert words in text
+    assert "recording every 25 steps" in capsys.readouterr().out
 
 
 def test_marks():
