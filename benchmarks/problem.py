@@ -84,14 +84,20 @@ class Restarted:
 
     def __init__(self, regime, contender, world, seed: int = 0):
         self.replica = _Replica(regime.train, contender, world, seed)
-        self._start = [array.copy() for array in self.replica.state]
+        self._start = [None if array is None else array.copy() for array in self.replica.state]
+        self._theta = self.replica.state.theta.copy()
 
     def advance(self, steps: int) -> None:
         """The first `steps` steps from the start."""
         for array, start in zip(self.replica.state, self._start, strict=True):
-            array[...] = start
+            if array is not None:
+                array[...] = start
         self.replica.step = 0
         self.replica.advance(steps, lambda n: None)
+
+    def learned(self) -> np.ndarray:
+        """(N, K) what training has added to the logits of each training prompt's own."""
+        return self.replica.state.theta - self._theta
 
 
 def table_policy(shape: Shape, seed: int = 0) -> tuple[Restarted, Problem]:

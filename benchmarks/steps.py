@@ -69,7 +69,7 @@ def section(options) -> list[Row]:
     for at, (name, shape) in enumerate(SHAPES.items()):
         run, problem = table_policy(shape)
         options.require(restarts(run, shape.steps))
-        kernel = solve_rate(problem.bias + run.replica.state.theta[: shape.prompts], problem.success)
+        kernel = solve_rate(problem.bias + run.learned(), problem.success)
         cells = bound_cells(run, shape)
         others = contenders(problem, shape.steps, options)
         for label, advance in others.items():

@@ -32,6 +32,7 @@ def dense_cells(groups: int, with_torch: bool) -> dict:
     cells = {"copy": lambda: np.copyto(out, source), "core": lambda: advantages(rewards, None, FADE)}
     if compiled := gather():
         cells["gather"] = lambda: compiled(table, bits, out)
+        cells["widening copy"] = lambda: np.copyto(out, bits)
     if with_torch:
         import torch
 
@@ -113,7 +114,9 @@ def section(options) -> list[Row]:
                         note=shown or said(over)))
 
     if "gather" in dense:
-        add(f"compiled gather, {size} / plain copy, f64", dense["gather"], dense["copy"], 1.1, 1.2)
+        add(f"compiled gather, {size} / plain copy of the same bytes, uint8 to f64", dense["gather"],
+            dense["widening copy"], 1.1, 1.2)
+        add(f"compiled gather, {size}, uint8 to f64 / plain copy, f64 to f64", dense["gather"], dense["copy"])
     else:
         options.say("compiled gather: fade_sim.sim.kernels has no `gather`, so its goal is not measured")
     add(f"NumPy core, {size} / plain copy, f64", dense["core"], dense["copy"], 6, 8)
