@@ -210,7 +210,7 @@ def test_the_two_trainers_read_the_same_keys():
     assert left == {"mode", "seeds", "record", "max_rounds", "prompts", "dynamic_sampling", "precision"}
     with pytest.raises(InputError, match="no exact expectation"):
         config.resolve({"train": {"mode": "expected", "dynamic_sampling": True}}, {}, "x")
-    with pytest.raises(InputError, match="world.hidden is 2, expected at least 3"):
+    with pytest.raises(InputError, match=r"world\.hidden is 2, expected at least 3"):
         config.resolve({"world": {"policy": "linear", "hidden": 2}}, {}, "x")
     with pytest.raises(InputError, match="float32 is for sampled"):
         config.resolve({"train": {"mode": "expected", "precision": "float32"}}, {}, "x")

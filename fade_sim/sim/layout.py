@@ -77,6 +77,8 @@ class Batch(NamedTuple):
     coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b; before that the current policy; may be mu itself
     row: np.ndarray  # (1, K) scratch
     draws: np.ndarray  # (1, G) scratch
+    parts: np.ndarray  # (2, K) scratch: logits of successes, of failures; the other arms at -inf
+    modes: np.ndarray  # (modes + 4,) scratch
     found: np.ndarray  # (G rounded up to whole vectors,) uint64 scratch
     work: np.ndarray  # (V, K) scratch
     rows: np.ndarray | None  # (B, d) hidden states of the prompts under a linear policy, else None

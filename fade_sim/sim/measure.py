@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from fade_sim.sim.compile import entry, kernel
+from fade_sim.sim.compile import entry, part
 from fade_sim.sim.kernels import mean_weights, rewarded
 from fade_sim.sim.layout import ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP
 from fade_sim.sim.simd import add_bilinear, add_scaled, prefetch, set_scaled, softmax_row
@@ -26,7 +26,7 @@ METRICS = (
 _N = len(PER_SPLIT)
 
 
-@kernel
+@part
 def _odds(gap):
     """(log p, log q, p, q) from log p - log q, without overflow: e = smaller / larger."""
     e = math.exp(-abs(gap))
@@ -38,14 +38,12 @@ def _odds(gap):
 
 
 @entry
-def measure(world, state, log_binomial, prompts, out):
-    """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
+def measure(world, state, log_binomial, prompts, batch, out):
+    """Fill out (len(METRICS),) for the current head and table. prompts: groups per step; batch: scratch."""
     P, K = world.bias.shape
-    z = np.empty((1, K), world.bias.dtype)
-    part = np.empty((2, K), world.bias.dtype)  # successes, failures; the other arms at -inf
-    modes = np.empty(world.n_modes + 4)
-    row = np.empty((1, log_binomial.shape[0]))
-    out[:] = 0.0
+    z, part, modes, row = batch.row, batch.parts, batch.modes, batch.draws
+    for i in range(len(out)):
+        out[i] = 0.0
     for x in range(P):
         trained = x < world.n_train
         set_scaled(z, 0, 1.0, state.theta if trained else world.bias, x)
@@ -67,7 +65,8 @@ def measure(world, state, log_binomial, prompts, out):
         h_f = log_Z_f - moment_f / Z_f
         gap = (top_s - top_f) + (log_Z_s - log_Z_f)  # log p - log q
         log_p, log_q, p, q = _odds(gap)
-        modes[:] = 0.0
+        for m in range(len(modes)):
+            modes[m] = 0.0
         for a in range(K):  # no branch on the pattern of successes: failures add 0 to four slots after the last
             mode = world.mode[x, a]
             modes[mode if mode >= 0 else world.n_modes + a % 4] += part[0, a]

@@ -70,7 +70,7 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
         run = _Replica(train, contenders[i], world, seeds[j])
         for r, step in enumerate(steps):
             run.advance(int(step), progress)
-            measure(world, run.state, run.log_binomial, train.prompts, metrics[i, j, r])
+            measure(world, run.state, run.log_binomial, train.prompts, run.batch, metrics[i, j, r])
             heads[i, j, r] = run.state.head
 
     if threads is not None and (not isinstance(threads, int) or threads < 1):
@@ -219,6 +219,7 @@ def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     return layout.Batch(
         np.zeros(B, np.int64), np.zeros(B, np.int64), mu, *rollouts, *counts,
         mu if dyn.in_place else np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros((1, G)),
+        np.zeros((2, K), dtype), np.zeros(world.n_modes + 4),
         np.zeros(-(-G // LANES) * LANES, np.uint64), np.zeros((world.token.shape[2], K), dtype),
         np.zeros((B, world.hidden.shape[2]), dtype) if world.linear else None, np.zeros(head_shape(world), dtype))
 

@@ -105,9 +105,27 @@ def _loop(b, start, stop, step, values, body):
     i.add_incoming(b.add(i, _I64(step)), b.block)
     for phi, value in zip(carried, new, strict=True):
         phi.add_incoming(value, b.block)
-    b.branch(test)
+    back = b.branch(test)
+    back.set_metadata("llvm.loop", _keep_rolled(b.module))
     b.position_at_end(after)
     return carried
+
+
+class _LoopNode(ir.values.MDValue):
+    """Metadata of one loop: LLVM wants a node that names itself, which llvmlite does not offer."""
+
+    def descr(self, buf):
+        operands = ", ".join(op.get_reference() for op in self.operands)
+        buf += (f"distinct !{{ {self.get_reference()}, {operands} }}", "\n")
+
+    def __hash__(self):
+        return id(self)
+
+
+def _keep_rolled(module):
+    """Loops of a few vectors gain nothing from being unrolled eight times, and cost seconds of compilation."""
+    wish = module.add_metadata(["llvm.loop.unroll.disable"])
+    return _LoopNode(module, [wish], name=str(len(module.metadata)))
 
 
 def _each(b, n, element, values, body, combine=()):
@@ -175,44 +193,19 @@ def softmax_row(typing, z, i, prob, j):
         target = _Row(context, b, signature.args[2], args[2], args[3])
         (top,) = _each(b, source.size, source.element, [-math.inf],
                        lambda t, k, m: [_max(b, m, _load(b, source.start, k, t))], [_max])
-        return context.make_tuple(b, signature.return_type, _softmax(b, source, target, top))
+
+        def body(t, k, total, moment):
+            x = b.fsub(_load(b, source.start, k, t), _splat(b, top, t))
+            low = _const(t, _EXP[str(source.element)][0])
+            x = b.select(b.fcmp_unordered(">", x, low), x, low)  # finite: 0 times -inf would be NaN
+            e = _exp(b, x)
+            _store(b, e, target.start, k)
+            return [b.fadd(total, e), _fma(b, e, x, moment)]
+
+        total, moment = _each(b, source.size, source.element, [0.0, 0.0], body, [_sum, _sum])
+        return context.make_tuple(b, signature.return_type, [total, moment, top])
 
     return types.UniTuple(dtype, 3)(z, types.int64, prob, types.int64), generate
-
-
-@intrinsic
-def softmax_sum(typing, z, i, prob, j):
-    """The same of the sum of two rows: prob[j] = e^(x - max x), x = z[i] + prob[j]."""
-    dtype = _need(z, prob)
-
-    def generate(context, b, signature, args):
-        source = _Row(context, b, signature.args[0], args[0], args[1])
-        target = _Row(context, b, signature.args[2], args[2], args[3])
-
-        def add(t, k, m):
-            x = b.fadd(_load(b, source.start, k, t), _load(b, target.start, k, t))
-            _store(b, x, target.start, k)
-            return [_max(b, m, x)]
-
-        (top,) = _each(b, source.size, source.element, [-math.inf], add, [_max])
-        return context.make_tuple(b, signature.return_type, _softmax(b, target, target, top))
-
-    return types.UniTuple(dtype, 3)(z, types.int64, prob, types.int64), generate
-
-
-def _softmax(b, source, target, top):
-    """target = e^(source - top): [sum, sum of (source - top) times it, top]."""
-    element = source.element
-
-    def body(t, k, total, moment):
-        x = b.fsub(_load(b, source.start, k, t), _splat(b, top, t))
-        low = _const(t, _EXP[str(element)][0])
-        x = b.select(b.fcmp_unordered(">", x, low), x, low)  # finite: 0 times -inf would be NaN
-        e = _exp(b, x)
-        _store(b, e, target.start, k)
-        return [b.fadd(total, e), _fma(b, e, x, moment)]
-
-    return [*_each(b, source.size, element, [0.0, 0.0], body, [_sum, _sum]), top]
 
 
 @intrinsic

@@ -137,13 +137,14 @@ def test_draws_follow_the_policy():
 
 
 def test_measure_equals_definitions():
-    state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
+    run = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0)
+    state = run.state
     rng = np.random.default_rng(0)
     state.head[:] = rng.normal(size=state.head.shape)
     state.theta[:] += rng.normal(size=state.theta.shape)
     out = np.empty(len(METRICS))
     log_binomial = np.log([math.comb(3, c) for c in range(4)])
-    measure(WORLD, state, log_binomial, 8, out)
+    measure(WORLD, state, log_binomial, 8, run.batch, out)
     got = dict(zip(METRICS, out, strict=True))
     pi = reference.policy(WORLD, np.arange(17), state.head, np.concatenate([state.theta, WORLD.bias[12:]]))
     p = (pi * WORLD.success).sum(axis=1)
@@ -164,10 +165,11 @@ def test_measure_equals_definitions():
 
 def test_extreme_logits_stay_finite():
     """A head of size 1e4 puts all mass on one arm: entropies 0, pass@k 0 or 1, nothing NaN."""
-    state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
+    run = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0)
+    state = run.state
     state.head[:] = 1e4 * np.random.default_rng(0).normal(size=state.head.shape)
     out = np.empty(len(METRICS))
-    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), 8, out)
+    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), 8, run.batch, out)
     got = dict(zip(METRICS, out, strict=True))
     assert np.isfinite(out[:16]).all()
     assert got["train_entropy"] < 1e-6
