@@ -78,5 +78,6 @@ def policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b):
         else:
             add_scaled(prob, b, 1.0, own, x)
     Z, moment, _ = softmax_row(logits, row, prob, b)
-    set_scaled(prob, b, 1.0 / Z, prob, b)
-    return math.log(Z) - moment / Z
+    scale = 1.0 / Z
+    set_scaled(prob, b, scale, prob, b)
+    return math.log(Z) - moment * scale
