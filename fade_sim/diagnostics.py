@@ -251,8 +251,11 @@ def spectrum(matrix):
     if bad:
         raise InputError(f"non-finite input: {bad} of {matrix.size} entries of the matrix are NaN or infinite")
     top = abs(matrix).max(axis=(-2, -1), keepdims=True)
-    s = np.linalg.svd(matrix / np.where(top > 0, top, 1.0), compute_uv=False)
-    energy = s**2
+    matrix = matrix / np.where(top > 0, top, 1.0)
+    if matrix.shape[-2] > matrix.shape[-1]:
+        matrix = matrix.swapaxes(-1, -2)
+    # s^2 as eigenvalues of M M^T: half the cost of an SVD, and only shares of the energy are asked for
+    energy = np.maximum(np.linalg.eigvalsh(matrix @ matrix.swapaxes(-1, -2))[..., ::-1], 0.0)
     total = np.where(top[..., 0, 0] > 0, energy.sum(axis=-1), np.nan)
     rank1 = energy[..., 0] / total
     share = energy / total[..., None]
