@@ -36,8 +36,9 @@ WELL_KNOWN = ("reinforce", "nsr", "rloo", "dr_grpo", "grpo", "dapo", "asym_delta
 FORMATS = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
-def _figure(rows: int, columns: int, size: tuple[float, float], **kwargs) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=size, layout="constrained")
+def _figure(rows: int, columns: int, size: tuple[float, float], layout="constrained", **kwargs):
+    """(figure, axes (rows, columns)); layout None where the caller places the axes itself."""
+    figure = Figure(figsize=size, layout=layout)
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
 
@@ -74,7 +75,9 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
     """
     with matplotlib.rc_context(STYLE):
         size = (1.2 + 4.2 * max(len(traces), 1), 8.6)
-        figure, axes = _figure(len(RUN_PANELS), len(traces), size, sharex="col", sharey="row")
+        # Placed by hand below: a layout engine would take as long as the drawing.
+        figure, axes = _figure(len(RUN_PANELS), len(traces), size, layout=None, sharex="col", sharey="row")
+        title_lines = 1
         for column, (name, trace) in enumerate(traces.items()):
             for row, (metric, label, floor) in enumerate(RUN_PANELS):
                 ax = axes[row, column]
@@ -87,6 +90,7 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
                     ax.set_ylabel(label)
             lines = ([] if name == subtitles[name] else [name]) + textwrap.wrap(subtitles[name], 46)
             axes[0, column].set_title("\n".join(lines))
+            title_lines = max(title_lines, len(lines))
             axes[-1, column].set_xlabel("steps")
         axes[0, 0].set_ylim(0, 1.02)
         axes[1, 0].set_yscale("log")
@@ -94,7 +98,11 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
         axes[1, 0].yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
         first = next(iter(traces.values()))
         handles = [matplotlib.lines.Line2D([], [], lw=2, **rule_style(rule, first.labels)) for rule in first.labels]
-        figure.legend(handles, first.labels, loc="outside lower center", ncols=min(2 * len(traces), 4))
+        columns = min(2 * len(traces), 4)
+        figure.legend(handles, first.labels, loc="lower center", ncols=columns)
+        bottom = 0.65 + 0.21 * -(-len(first.labels) // columns)  # inches: label of the axis, rows of the legend
+        figure.subplots_adjust(left=0.75 / size[0], right=1 - 0.15 / size[0], bottom=bottom / size[1],
+                               top=1 - (0.4 + 0.19 * title_lines) / size[1], hspace=0.09, wspace=0.06)
         seeds = len(first.seeds)
         spread = "one seed" if seeds == 1 else f"mean and 95% interval over {seeds} seeds"
         if 1 < seeds < FEW_SEEDS:

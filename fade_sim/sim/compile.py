@@ -44,17 +44,17 @@ def _compile(function, **options):
         numba_config.CACHE_DIR = before
 
 
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python never calls it
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python never calls it
 
 
 def entry(function):
     """A kernel that Python calls. Compiled on the first call; threads may run it at the same time."""
-    return _compile(function)
+    return _compile(function, no_cfunc_wrapper=True)
 
 
 def kernel(function):
     """A function that kernels call, always inlined: handing over arrays would cost more than most of them do."""
-    return _compile(function, forceinline=True, **_INNER)
+    return _compile(function, forceinline=True, **INNER)
 
 
 def part(function):
@@ -65,4 +65,4 @@ def part(function):
 
 def product(function):
     """A kernel that calls BLAS, whose wrappers in Numba count references."""
-    return _compile(function, _nrt=True, **_INNER)
+    return _compile(function, _nrt=True, **INNER)

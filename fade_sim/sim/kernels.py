@@ -17,7 +17,7 @@ from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
 from fade_sim.sim import layout as at
-from fade_sim.sim.compile import entry, kernel, part
+from fade_sim.sim.compile import INNER, entry, kernel, part
 from fade_sim.sim.draws import draw_arms
 from fade_sim.sim.layout import CLIP, EMA, FULL, NONE, STATIC, UNIT
 from fade_sim.sim.primitives import (
@@ -33,7 +33,7 @@ from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled, softm
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
-    register_jitable(_function)
+    register_jitable(**INNER)(_function)
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
 
