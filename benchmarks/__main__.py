@@ -13,7 +13,8 @@ from benchmarks import timing
 RESULTS = Path(__file__).resolve().parent / "results"
 SECTIONS = {  # name -> (module, function)
     "steps": ("steps", "section"), "parts": ("parts", "section"), "heads": ("heads", "section"),
-    "advantages": ("weighing", "section"), "recording": ("runs", "recording"), "compile": ("runs", "compilation"), "warm": ("runs", "warm"), "scale": ("scale", "section"),
+    "advantages": ("weighing", "section"), "recording": ("runs", "recording"),
+    "compile": ("runs", "compilation"), "warm": ("runs", "warm"), "scale": ("scale", "section"),
 }
 
 

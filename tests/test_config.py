@@ -33,7 +33,7 @@ def test_main_job_is_what_the_readme_says():
                            "scale_ema"]
     first, second = (r.train for r in cfg.regimes)
     assert (first.lr, first.staleness, second.lr, second.staleness) == (10, 0, 40, 30)
-    assert first.seeds == second.seeds == 10 and second.correction == "none"
+    assert first.seeds == second.seeds == 24 and second.correction == "none"
 
 
 # --- overrides ----------------------------------------------------------------------------------------

@@ -118,10 +118,10 @@ def test_a_failed_check_ends_the_run_before_any_timing(in_this_process, monkeypa
 def test_the_report_holds_every_ratio_and_every_check(in_this_process, tmp_path, capsys):
     assert main(["--quick", "--only", "recording", "--rounds", "1", "--out", str(tmp_path / "speed.md")]) == 0
     text = (tmp_path / "speed.md").read_text()
-    assert "| simulate, recording every 25 steps / bare steps" in text and "at most 1.3" in text
+    assert "| simulate, recording every 75 steps / bare steps" in text and "at most 1.3" in text
     for words in ("kernel = reference, linear head", "draws ~ policy, K 256, G 64", "load ", "numpy "):
         assert words in text
-    assert "recording every 25 steps" in capsys.readouterr().out
+    assert "recording every 75 steps" in capsys.readouterr().out
 
 
 def test_marks():
