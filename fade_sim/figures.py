@@ -212,7 +212,7 @@ def replay_figure(report, path: Path) -> None:
 def sweep_figure(axes, panels: list[dict], metric: str, path: Path) -> None:
     """A metric at the end of training over a grid: lines for one axis, heat maps for two, columns for a third.
 
-    axes: name and values each; panels: per regime and rule its names and {values: the metric of each seed}.
+    axes: name and values each; panels: per regime and rule its names and {position on each axis: the metric of each seed}.
     """
     with matplotlib.rc_context(STYLE):
         if len(axes) == 1:
@@ -232,7 +232,7 @@ def _sweep_lines(axis, panels: list[dict], metric: str) -> Figure:
     order = np.argsort(x, kind="stable")
     for ax, regime in zip(grid[0], regimes, strict=True):
         for panel in (p for p in panels if p["regime"] == regime):
-            seeds = np.array([panel["values"][(value,)] for value in axis.values])[order]
+            seeds = np.array([panel["values"][(i,)] for i in order])
             mean, half = interval(seeds)
             style = rule_style(panel["rule"], rules)
             few = seeds.shape[1] < FEW_SEEDS
@@ -255,10 +255,11 @@ def _sweep_maps(axes, panels: list[dict], metric: str) -> Figure:
     maps = []
     for panel in panels:
         name = " / ".join(part for part in (panel["rule"], panel["regime"]) if part)
-        for third in axes[2].values if len(axes) > 2 else (None,):
-            tail = () if third is None else (third,)
-            seeds = np.array([[panel["values"][(a, b, *tail)] for b in axes[1].values] for a in axes[0].values])
-            title = name + (f"\n{axes[2].key} = {third}" if tail else "")
+        for k in range(len(axes[2].values)) if len(axes) > 2 else (None,):
+            tail = () if k is None else (k,)
+            seeds = np.array([[panel["values"][(i, j, *tail)] for j in range(len(axes[1].values))]
+                              for i in range(len(axes[0].values))])
+            title = name + (f"\n{axes[2].key} = {axes[2].values[k]}" if tail else "")
             maps.append((title, np.stack(interval(seeds), axis=-1)))
     columns = len(axes[2].values) if len(axes) > 2 else min(4, len(maps))
     rows = -(-len(maps) // columns)

@@ -36,7 +36,8 @@ class Axis:
 class Point:
     """One resolved point of the grid."""
 
-    at: tuple[Any, ...]  # a value per axis
+    index: tuple[int, ...]  # position on each axis
+    at: tuple[Any, ...]  # value on each axis
     config: config.Config
     cells: tuple[dict, ...]  # raw config of each of its regimes alone
 
@@ -126,7 +127,8 @@ def resolve(args, axes: tuple[Axis, ...], overrides: dict[str, Any]) -> list[Poi
         if axis.key in overrides:
             raise InputError(f"--{axis.key} is given, and swept by --grid")
     points, notes = [], {}
-    for at in itertools.product(*(axis.values for axis in axes)):
+    for index in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        at = tuple(axis.values[i] for axis, i in zip(axes, index, strict=True))
         given = {**overrides, **{axis.key: value for axis, value in zip(axes, at, strict=True)}}
         try:
             cfg = config.resolve(raw, given, where)
@@ -135,7 +137,7 @@ def resolve(args, axes: tuple[Axis, ...], overrides: dict[str, Any]) -> list[Poi
             shown = ", ".join(f"{axis.key}={show(value)}" for axis, value in zip(axes, at, strict=True))
             raise InputError(f"--grid {shown}: {error}") from None
         notes.update(dict.fromkeys(cfg.notes))
-        points.append(Point(at, cfg, tuple({**cfg.raw, "regime": [row]} for row in cfg.raw["regime"])))
+        points.append(Point(index, at, cfg, tuple({**cfg.raw, "regime": [row]} for row in cfg.raw["regime"])))
     for text in notes:
         note(text)
     return points
@@ -153,12 +155,9 @@ def _metric(name: str) -> str:
 
 
 def _check_shape(points: list[Point], axes: tuple[Axis, ...]) -> list[tuple[int, int]]:
-    """(regime, rule) of each panel or line; the same number at every point, and not too many to draw."""
-    shapes = {(len(point.config.regimes), len(point.config.contenders)) for point in points}
-    if len(shapes) > 1:
-        raise InputError("sweep: the points have different numbers of regimes or rules, so they make no grid: "
-                         + ", ".join(f"{r} x {c}" for r, c in sorted(shapes)))
-    regimes, rules = shapes.pop()
+    """(regime, rule) of each panel or line, the same at every point (which regimes or rules coincide depends on
+    the keys that are swept, not on their values). InputError when they are too many to draw."""
+    regimes, rules = len(points[0].config.regimes), len(points[0].config.contenders)
     panels = regimes * (rules if len(axes) > 1 else 1) * (len(axes[2].values) if len(axes) > 2 else 1)
     if panels > MAX_PANELS:
         raise InputError(f"sweep: {panels} panels to draw, expected at most {MAX_PANELS}: sweep fewer rules "
@@ -245,7 +244,7 @@ def _regime_names(points: list[Point]) -> list[str]:
 
 
 def _panels(points, traces, columns, metric: str) -> list[dict]:
-    """Per (regime, rule): its names and {a value per axis: the metric of each seed}."""
+    """Per (regime, rule): its names and {position on each axis: the metric of each seed}."""
     regimes, panels = _regime_names(points), []
     for r, c in columns:
         rules = dict.fromkeys(point.config.contenders[c].label for point in points)
@@ -253,7 +252,7 @@ def _panels(points, traces, columns, metric: str) -> list[dict]:
         panels.append({
             "regime": regimes[r] if len(regimes) > 1 else "",
             "rule": next(iter(rules)) if len(rules) == 1 else " / ".join(names),
-            "values": {point.at: trace[r].last(metric)[c] for point, trace in zip(points, traces, strict=True)},
+            "values": {point.index: trace[r].last(metric)[c] for point, trace in zip(points, traces, strict=True)},
         })
     return panels
 

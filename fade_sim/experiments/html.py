@@ -22,10 +22,11 @@ html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
 @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body { margin: 0; background: var(--page); color: var(--ink); font: 1.0625rem/1.6 system-ui, -apple-system, "Segoe UI",
   Roboto, "Helvetica Neue", sans-serif; overflow-wrap: break-word; }
-main { max-width: 50rem; margin: 0 auto; padding: 1.5rem 1.125rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1.125rem 4rem; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: .5rem 0 .75rem; letter-spacing: -.01em; }
 h2 { font-size: 1.35rem; line-height: 1.25; margin: 0 0 .5rem; letter-spacing: -.005em; }
 h3 { font-size: .95rem; margin: 1.5rem 0 .25rem; color: var(--soft); font-weight: 600; }
+p, blockquote, ul, dl, .claims, details { max-width: 46rem; }
 p { margin: .5rem 0; } a { color: var(--link); } .soft { color: var(--soft); font-size: .95rem; }
 .badge { display: inline-block; border: 1.5px solid currentColor; border-radius: 1rem; padding: .05rem .6rem;
   font-size: .85rem; font-weight: 650; white-space: nowrap; }
@@ -74,7 +75,7 @@ WORDS = (
 def report(scores: dict, figures: dict[str, bytes]) -> str:
     """The whole page. scores: the contents of scores.json; figures: a PNG per claim."""
     claims = scores["claims"]
-    sections = "\n".join(_section(name, entry, figures[name]) for name, entry in claims.items())
+    sections = "\n".join(_section(name, entry, figures[name], scores["mode"]) for name, entry in claims.items())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -87,7 +88,7 @@ def report(scores: dict, figures: dict[str, bytes]) -> str:
 </head>
 <body>
 <main>
-<h1 id="top">Do gradient weights collapse entropy and rank? The claims, tested</h1>
+<h1 id="top">What the weights of successes and failures do to a policy: the claims, tested</h1>
 <p>Each claim below is tested in a simulated world with verifiable rewards, where entropy, solve rates and masses are
 computed exactly and every rule runs under the same dynamics: only the weights of successes and failures differ. What
 would count as holding was written down before the run.</p>
@@ -125,12 +126,12 @@ def _badge(entry: dict) -> str:
 
 def _line(name: str, entry: dict) -> str:
     """An entry of the list at the top: title, badge, conditions, one sentence."""
-    under = f" <strong>{escape('; '.join(entry['conditions']))}.</strong>" if entry["conditions"] else ""
+    under = f"<strong>Under: {escape('; '.join(entry['conditions']))}.</strong> " if entry["conditions"] else ""
     return (f'<li><a href="#{escape(name)}">{escape(entry["claim"]["title"])}</a>{_badge(entry)}'
-            f'<p>{under}{" " * bool(under)}{escape(entry["because"])}</p></li>\n')
+            f'<p>{under}{escape(entry["because"])}</p></li>\n')
 
 
-def _section(name: str, entry: dict, png: bytes) -> str:
+def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
     claim = entry["claim"]
     picture = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     width, height = png_size(png)
@@ -149,7 +150,7 @@ def _section(name: str, entry: dict, png: bytes) -> str:
 <p>{escape(entry["because"])}</p>
 {under}<h3>The numbers</h3>
 {numbers_table(entry["numbers"], claim["title"])}
-{_list("What this cannot tell", entry["limits"])}<p class="soft">Alone: <code>fade-sim reproduce {escape(name)}</code></p>
+{_list("What this cannot tell", entry["limits"])}<p class="soft">Alone: <code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
 <p class="top"><a href="#top">Back to the list of claims</a></p>
 </section>"""
 

@@ -8,7 +8,7 @@ from fade_sim.experiments.claim import UNDER, Claim, Number, Score
 
 CLAIM = Claim("fake", "Failure weight makes the update rank-1", "Below delta = 1 the update <collapses> to rank 1.",
               "arXiv 2607.01490, section 0", "the rank-1 energy of delta 0.3 is above that of dr_grpo by .1")
-_TINY = {"train": {"steps": 400, "record": 100, "seeds": 3, "lr": 40.0},
+_TINY = {"train": {"steps": 3000, "record": 750, "seeds": 3, "lr": 40.0},
          "world": {"train_prompts": 16, "test_prompts": 8},
          "compare": [{"name": "dr_grpo"}, {"name": "asym_delta", "delta": 0.3}]}
 SETTINGS = {"quick": {"staleness": [0, 10]}, "full": {"staleness": [0, 10, 30]}}
