@@ -212,7 +212,8 @@ def replay_figure(report, path: Path) -> None:
 def sweep_figure(axes, panels: list[dict], metric: str, path: Path) -> None:
     """A metric at the end of training over a grid: lines for one axis, heat maps for two, columns for a third.
 
-    axes: name and values each; panels: per regime and rule its names and {position on each axis: the metric of each seed}.
+    axes: key and values of each; panels: per regime and rule its names and the metric of each seed by
+    position on the axes.
     """
     with matplotlib.rc_context(STYLE):
         if len(axes) == 1:

@@ -1,7 +1,6 @@
 """What each command does. Heavy imports happen inside, after the input has been checked."""
 
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from fade_sim import config
 from fade_sim.errors import InputError, nearest
 from fade_sim.terminal import meta, note
 from fade_sim.terminal import new_console as _console
-
 
 # --- run ------------------------------------------------------------------------------------------
 

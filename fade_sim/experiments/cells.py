@@ -9,6 +9,7 @@ sure that two processes on one folder never compute the same cell twice.
 import hashlib
 import json
 import os
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,12 +73,13 @@ class Cells:
         from fade_sim.sim import simulate
 
         regime = cfg.regimes[0]
-        total, done = len(cfg.contenders) * regime.train.seeds * regime.train.steps, 0
+        total, done, counting = len(cfg.contenders) * regime.train.seeds * regime.train.steps, 0, threading.Lock()
 
-        def advance(steps: int) -> None:
+        def advance(steps: int) -> None:  # called by every thread
             nonlocal done
-            done += steps
-            self.progress(what, min(done / total, 1.0))
+            with counting:
+                done += steps
+                self.progress(what, done / total)
 
         trace = simulate(regime, cfg.contenders, threads=self.threads, progress=advance, solve_rates=rates)
         arrays = {f"values/{name}": array for name, array in trace.values.items()}

@@ -3,7 +3,9 @@
 Every module of `fade_sim.experiments` has the same five names: CLAIM (what is claimed, by whom, and
 what would count as holding), SETTINGS ("quick" and "full": what is run), run(settings, cells) ->
 results, score(results) -> Score, figure(results, path). `run` computes, `score` judges, `figure`
-draws: none does the work of another.
+draws: none does the work of another. One that simulates also has configs(settings) -> {name: raw config},
+the cells that run asks for, so that --dry-run and the progress bar know them. Simulator, SciPy and
+Matplotlib are imported inside run, score and figure: listing what would run is immediate.
 """
 
 from dataclasses import dataclass, field

@@ -20,8 +20,8 @@ STYLE = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
 @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
-body { margin: 0; background: var(--page); color: var(--ink); font: 1.0625rem/1.6 system-ui, -apple-system, "Segoe UI",
-  Roboto, "Helvetica Neue", sans-serif; overflow-wrap: break-word; }
+body { margin: 0; background: var(--page); color: var(--ink); overflow-wrap: break-word;
+  font: 1.0625rem/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1.125rem 4rem; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: .5rem 0 .75rem; letter-spacing: -.01em; }
 h2 { font-size: 1.35rem; line-height: 1.25; margin: 0 0 .5rem; letter-spacing: -.005em; }
@@ -41,7 +41,8 @@ ul { margin: .4rem 0; padding-left: 1.25rem; }
 figure { margin: 1.25rem 0 0; background: #fff; padding: .5rem; }
 img { display: block; width: 100%; min-width: 40rem; height: auto; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; margin-top: .5rem; }
-table { border-collapse: collapse; font-size: .9rem; line-height: 1.4; width: 100%; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; line-height: 1.4;
+  font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .4rem .7rem; vertical-align: top; border-bottom: 1px solid var(--line); }
 tr:last-child > * { border-bottom: 0; } thead th { background: var(--box); white-space: nowrap; }
 tbody th { font-weight: 500; min-width: 11rem; }
@@ -145,7 +146,9 @@ def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
 <p class="soft">Source: {escape(claim["source"])}</p>
 <h3>What counts as holding, decided before the run</h3>
 <p>{escape(claim["holds_if"])}</p>
-<figure class="scroll" tabindex="0"><img src="{picture}" width="{width}" height="{height}" alt="{escape(alt)}"></figure>
+<figure class="scroll" tabindex="0">
+<img src="{picture}" width="{width}" height="{height}" alt="{escape(alt)}">
+</figure>
 <h3>Verdict and reason</h3>
 <p>{escape(entry["because"])}</p>
 {under}<h3>The numbers</h3>

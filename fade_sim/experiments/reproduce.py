@@ -76,8 +76,7 @@ def _dry_run(names: list[str], mode: str) -> None:
     total = [0, 0]
     for name in names:
         plan = planned(name, mode)
-        shown = experiments.load(name).CLAIM.title if not plan else ""
-        table.add_row(name, shown or "", *([""] * 3), "" if plan else "exact")
+        table.add_row(name, "" if plan else "exact, nothing is sampled")
         for what, cfg in plan.items():
             runs, steps = _size(cfg)
             total = [total[0] + runs, total[1] + steps]

@@ -141,7 +141,7 @@ def test_the_key_is_what_the_numbers_depend_on(tmp_path, monkeypatch):
 def test_recorded_solve_rates_are_content_not_a_file_name(tmp_path):
     rates = tmp_path / "r.jsonl"
     raw = {**RAW, "world": {"solve_rates": str(rates)}}
-    lines = ['{"prompt_id": %d, "successes": %d, "attempts": 8}\n' % (i, i % 8) for i in range(9)]
+    lines = [f'{{"prompt_id": {i}, "successes": {i % 8}, "attempts": 8}}\n' for i in range(9)]
     rates.write_text("".join(lines))
     cells = Cells(tmp_path / "cells", 1)
     before, trace = cells.key(raw), cells.trace(raw, "x")

@@ -95,7 +95,7 @@ def test_everything_of_a_score_is_in_it(checked):
             assert part in text, part
         assert text.count(scored["because"]) == 2  # in the list at the top, and with its numbers
     assert "Of 3 claims: 1 holds, 1 holds only under conditions, 1 does not hold here." in text
-    assert [image["alt"].split(".")[0] for image in checked.images][0] == "Figure of the claim: Claim one"
+    assert checked.images[0]["alt"].split(".")[0] == "Figure of the claim: Claim one"
     assert (checked.images[0]["width"], checked.images[0]["height"]) == ("2400", "900")
 
 
