@@ -49,7 +49,8 @@ tbody th { font-weight: 500; min-width: 11rem; }
 .n { text-align: right; white-space: nowrap; } .note { min-width: 14rem; }
 details { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; margin: 1rem 0; }
 summary { cursor: pointer; font-weight: 600; } dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
-code { font-size: .92em; background: var(--box); border-radius: .25rem; padding: .05rem .3rem; overflow-wrap: anywhere; }
+code { font-size: .92em; overflow-wrap: anywhere; background: var(--box); border-radius: .25rem;
+  padding: .05rem .3rem; }
 .top { font-size: .9rem; margin-top: 1.25rem; }
 @media print { .top { display: none; } section { break-inside: avoid-page; } }
 """
@@ -153,7 +154,8 @@ def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
 <p>{escape(entry["because"])}</p>
 {under}<h3>The numbers</h3>
 {numbers_table(entry["numbers"], claim["title"])}
-{_list("What this cannot tell", entry["limits"])}<p class="soft">Alone: <code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
+{_list("What this cannot tell", entry["limits"])}<p class="soft">This claim alone:
+<code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
 <p class="top"><a href="#top">Back to the list of claims</a></p>
 </section>"""
 
