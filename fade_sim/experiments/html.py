@@ -10,6 +10,7 @@ from html import escape
 
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER
 
+MANY = 20  # numbers that one table may hold before it is folded
 _BADGE = {HOLDS: "yes", UNDER: "partly", FAILS: "no"}
 
 STYLE = """
@@ -48,7 +49,10 @@ tr:last-child > * { border-bottom: 0; } thead th { background: var(--box); white
 tbody th { font-weight: 500; min-width: 11rem; }
 .n { text-align: right; white-space: nowrap; } .note { min-width: 14rem; }
 details { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; margin: 1rem 0; }
-summary { cursor: pointer; font-weight: 600; } dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
+summary { cursor: pointer; font-weight: 600; }
+summary span { font-weight: 400; }
+section details { max-width: none; margin: .5rem 0; padding: .5rem .8rem; }
+section details .scroll { background: var(--page); } dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
 code { font-size: .92em; overflow-wrap: anywhere; background: var(--box); border-radius: .25rem;
   padding: .05rem .3rem; }
 .top { font-size: .9rem; margin-top: 1.25rem; }
@@ -153,7 +157,7 @@ def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
 <h3>Verdict and reason</h3>
 <p>{escape(entry["because"])}</p>
 {under}<h3>The numbers</h3>
-{numbers_table(entry["numbers"], claim["title"])}
+{numbers_of(entry)}
 {_list("What this cannot tell", entry["limits"])}<p class="soft">This claim alone:
 <code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
 <p class="top"><a href="#top">Back to the list of claims</a></p>
@@ -171,13 +175,29 @@ def png_size(png: bytes) -> tuple[int, int]:
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
+def numbers_of(entry: dict) -> str:
+    """One table, or where names have a common part before a colon (a regime) and are many, one per part: folded,
+    with its first number in sight."""
+    numbers, title = entry["numbers"], entry["claim"]["title"]
+    groups: dict[str, list] = {}
+    for n in numbers:
+        head, colon, _ = n["name"].partition(": ")
+        groups.setdefault(head if colon else "", []).append(n)
+    if len(numbers) <= MANY or len(groups) < 2:
+        return numbers_table(numbers, title)
+    parts = []
+    for head, rows in groups.items():
+        rows = [{**n, "name": n["name"].removeprefix(f"{head}: ") if head else n["name"]} for n in rows]
+        first = rows[0]
+        between = f" ({_interval(first)})" if _interval(first) else ""
+        parts.append(f"<details><summary>{escape(head or 'Others')}: <span>{escape(first['name'])} "
+                     f"{_value(first)}{between}</span></summary>\n{numbers_table(rows, head or title)}</details>")
+    return "\n".join(parts)
+
+
 def numbers_table(numbers, caption: str) -> str:
     """A row per number; columns that no row fills are left out."""
-    columns = [("quantity", "", lambda n: n["name"]), ("value", "n", _value), ("95% interval", "n", _interval),
-               ("seeds", "n", lambda n: str(n["seeds"]) if n["seeds"] else "exact"),
-               ("predicted", "n", lambda n: _number(n["predicted"], _digits(n))),
-               ("a prototype had", "n", lambda n: n["prototype"]), ("note", "note", lambda n: n["note"])]
-    filled = [c for c in columns if any(c[2](n) for n in numbers)] or columns[:2]
+    filled = [column for column in _COLUMNS if any(column[2](n) for n in numbers)] or _COLUMNS[:2]
     head = "".join(f'<th scope="col" class="{css}">{escape(heading)}</th>' for heading, css, _ in filled)
     body = "".join("<tr>" + "".join(_table_cell(k, css, cell(n)) for k, (_, css, cell) in enumerate(filled)) + "</tr>\n"
                    for n in numbers)
@@ -214,3 +234,11 @@ def _number(value, digits: int | None) -> str:
     if digits is None or abs(value) >= 10**6:
         return f"{value:.4g}".replace("-", "\u2212")
     return f"{value:.{digits}f}".replace("-", "\u2212")
+
+
+_COLUMNS = (  # heading, class, text of a cell
+    ("quantity", "", lambda n: n["name"]), ("value", "n", _value), ("95% interval", "n", _interval),
+    ("seeds", "n", lambda n: str(n["seeds"]) if n["seeds"] else "exact"),
+    ("predicted", "n", lambda n: _number(n["predicted"], _digits(n))),
+    ("a prototype had", "n", lambda n: n["prototype"]), ("note", "note", lambda n: n["note"]),
+)

@@ -119,6 +119,17 @@ def test_columns_that_no_number_fills_are_left_out():
     assert "prototype" in html.numbers_table([number("x"), number("y", prototype=".1")], "c")
 
 
+def test_many_numbers_are_folded_by_regime_with_the_first_in_sight():
+    numbers = [number(f"regime {r}: quantity {q}", r + q / 100, r, r + 0.02, seeds=3)
+               for r in (1, 2) for q in range(15)]
+    page = html.numbers_of({**entry("Many", "holds", [*numbers, number("alone")])})
+    summaries = re.findall(r"<summary>(.*?)</summary>", page)
+    assert [re.sub("<.*?>", "", text) for text in summaries] == [
+        "regime 1: quantity 0 1.000 (1.000 to 1.020)", "regime 2: quantity 0 2.000 (2.000 to 2.020)",
+        "Others: alone 0.5"]
+    assert page.count("<tr>") == 3 + 31 and page.count(">quantity 14<") == 2
+
+
 def luminance(color: str) -> float:
     """WCAG 2: relative luminance of #rrggbb."""
     parts = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
