@@ -6,10 +6,12 @@ the PNG files alone.
 
 import base64
 import math
+import textwrap
 from html import escape
 
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER
 
+IN_LIST = 260  # characters of a reason that the list at the top shows
 MANY = 20  # numbers that one table may hold before it is folded
 _BADGE = {HOLDS: "yes", UNDER: "partly", FAILS: "no"}
 
@@ -134,7 +136,7 @@ def _line(name: str, entry: dict) -> str:
     """An entry of the list at the top: title, badge, conditions, one sentence."""
     under = f"<strong>Under: {escape('; '.join(entry['conditions']))}.</strong> " if entry["conditions"] else ""
     return (f'<li><a href="#{escape(name)}">{escape(entry["claim"]["title"])}</a>{_badge(entry)}'
-            f'<p>{under}{escape(entry["because"])}</p></li>\n')
+            f'<p>{under}{escape(textwrap.shorten(entry["because"], IN_LIST, placeholder=" ..."))}</p></li>\n')
 
 
 def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
@@ -233,7 +235,7 @@ def _number(value, digits: int | None) -> str:
         return (value or "").replace("-", "\u2212")
     if digits is None or abs(value) >= 10**6:
         return f"{value:.4g}".replace("-", "\u2212")
-    return f"{value:.{digits}f}".replace("-", "\u2212")
+    return f"{value:z.{digits}f}".replace("-", "\u2212")  # z: no minus before a rounded zero
 
 
 _COLUMNS = (  # heading, class, text of a cell

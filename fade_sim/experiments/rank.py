@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fade_sim.experiments import rank_theory
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
 from fade_sim.experiments.numbers import above, below, measured, raw, shown
 
@@ -73,17 +72,25 @@ LIMITS = (
 )
 
 
-def run(settings: dict, cells) -> dict:
-    """Traces of the regimes and of the (lr, staleness) grid, the growth test, what sampled scores say."""
-    traces = {}
+def configs(settings: dict) -> dict:
+    """The cells that run asks for: regimes by name, the (lr, staleness) grid by its point."""
+    asked = {}
     for name in settings["regimes"]:
         train, world = REGIMES[name]
-        traces[name] = cells.trace(raw(name, COMPARE, {**settings["train"], **train}, world), f"rank: {name}")
-    grid = {}
+        asked[f"rank: {name}"] = raw(name, COMPARE, {**settings["train"], **train}, world)
     for lr, lag in settings["grid"]:
         train = {**settings["train"], "steps": settings["grid_steps"], "lr": lr, "staleness": lag}
-        what = f"rank: lr {lr:g}, staleness {lag}"
-        grid[lr, lag] = cells.trace(raw(what, GRID_RULES, train), what)
+        asked[f"rank: lr {lr:g}, staleness {lag}"] = raw("grid", GRID_RULES, train)
+    return asked
+
+
+def run(settings: dict, cells) -> dict:
+    """Traces of the regimes and of the (lr, staleness) grid, the growth test, what sampled scores say."""
+    from fade_sim.experiments import rank_theory  # the simulator: not before something runs
+
+    done = {what: cells.trace(asked, what) for what, asked in configs(settings).items()}
+    traces = {name: done[f"rank: {name}"] for name in settings["regimes"]}
+    grid = {(lr, lag): done[f"rank: lr {lr:g}, staleness {lag}"] for lr, lag in settings["grid"]}
     tops = {row["delta"]: rank_theory.lambda_top({}, row["delta"], 16, settings["train"]["seeds"])
             for row in GRID_RULES[1:]}
     return {"traces": traces, "early": settings["early"], "grid": grid, "tops": tops,

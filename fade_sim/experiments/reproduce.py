@@ -53,7 +53,7 @@ def _names(asked: list[str]) -> list[str]:
 
 
 def planned(name: str, mode: str) -> dict[str, config.Config]:
-    """What an experiment will simulate, by the name shown in its progress; empty for exact computations."""
+    """What an experiment will simulate, by the name shown in its progress; empty where nothing is simulated."""
     module = experiments.load(name)
     raws = module.configs(module.SETTINGS[mode]) if hasattr(module, "configs") else {}
     return {what: config.resolve({"name": "cell", **raw}, {}, what) for what, raw in raws.items()}
@@ -76,7 +76,7 @@ def _dry_run(names: list[str], mode: str) -> None:
     total = [0, 0]
     for name in names:
         plan = planned(name, mode)
-        table.add_row(name, "" if plan else "exact, nothing is sampled")
+        table.add_row(name, "" if plan else "computed without the simulator's cells")
         for what, cfg in plan.items():
             runs, steps = _size(cfg)
             total = [total[0] + runs, total[1] + steps]

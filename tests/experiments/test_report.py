@@ -105,6 +105,8 @@ def test_everything_of_a_score_is_in_it(checked):
     # half-width 120: none
     (number("x", -1234.5, -1354.5, -1114.5, seeds=3), ["\u22121234", "\u22121354 to \u22121114", "3"]),
     (number("x", 1 / 3), ["0.3333", "exact"]),
+    # half-width .02, so 2 digits of it are .020; a rounded zero has no sign
+    (number("x", -0.02, -0.04, -0.0001, seeds=2), ["\u22120.020", "\u22120.040 to 0.000", "2"]),
     (number("x", "inf"), ["inf", "exact"]),
     (number("x", 2e-16), ["2e\u221216", "exact"]),
     (number("x", 0.5, 0.5, 0.5, seeds=2), ["0.5", "0.5 to 0.5", "2"]),

@@ -1,6 +1,7 @@
 """The command around the experiments, on a small one of its own: resumed, scored, written whole."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -138,6 +139,20 @@ def test_a_folder_with_other_scores_is_refused_before_the_run(text, expected, tw
     assert main(["reproduce", "--quick", "--out", "r"]) == 2
     assert expected in capsys.readouterr().err
     assert (tmp_path / "r" / "scores.json").read_text() == text
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_listing_the_real_experiments_is_immediate(mode):
+    """No simulator, SciPy or Matplotlib before anything runs; every declared cell is a valid config."""
+    names = [name for name in experiments.NAMES if importlib.util.find_spec(f"fade_sim.experiments.{name}")]
+    assert names
+    code = ("import sys\nfrom fade_sim.cli import main\nassert main(sys.argv[1:]) == 0\n"
+            "heavy = {'numba', 'scipy', 'matplotlib', 'torch'} & set(sys.modules)\n"
+            "sys.exit(f'loaded {heavy}' if heavy else 0)")
+    done = subprocess.run([sys.executable, "-c", code, "reproduce", *names, f"--{mode}", "--dry-run"],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in names)
 
 
 def test_dry_run_counts_and_loads_nothing_heavy(tmp_path):
