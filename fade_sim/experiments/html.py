@@ -242,5 +242,5 @@ _COLUMNS = (  # heading, class, text of a cell
     ("quantity", "", lambda n: n["name"]), ("value", "n", _value), ("95% interval", "n", _interval),
     ("seeds", "n", lambda n: str(n["seeds"]) if n["seeds"] else "exact"),
     ("predicted", "n", lambda n: _number(n["predicted"], _digits(n))),
-    ("a prototype had", "n", lambda n: n["prototype"]), ("note", "note", lambda n: n["note"]),
+    ("a prototype had", "n", lambda n: n["prototype"].replace("+-", "±")), ("note", "note", lambda n: n["note"]),
 )
