@@ -72,20 +72,25 @@ LIMITS = (
 )
 
 
-def run(settings: dict, cells) -> dict:
-    """{"regimes": {name: {lr: Trace}}, "odd": {case: Trace}}."""
-    regimes, train = {}, settings["train"]
+def configs(settings: dict) -> dict:
+    """The cells that run asks for: a regime at a learning rate, or an odd case."""
+    train, asked = settings["train"], {}
     for name in settings["regimes"]:
         world, changed, rates = REGIMES[name]
-        regimes[name] = {}
         for lr in settings.get("rates", rates):
-            what = f"fade: {name}, lr {lr:g}"
-            one = raw(what, STATIC + ADAPTIVE, {**train, **changed, "lr": lr}, {"name": world},
-                      {"horizon": train["steps"]})
-            regimes[name][lr] = cells.trace(one, what)
-    odd = {case: cells.trace(raw(case, ODD_RULES, {**train, **ODD, **ODD_CASES[case]}), f"fade: {case}")
-           for case in settings["odd"]}
-    return {"regimes": regimes, "odd": odd}
+            asked[f"fade: {name}, lr {lr:g}"] = raw(name, STATIC + ADAPTIVE, {**train, **changed, "lr": lr},
+                                                    {"name": world}, {"horizon": train["steps"]})
+    for case in settings["odd"]:
+        asked[f"fade: {case}"] = raw(case, ODD_RULES, {**train, **ODD, **ODD_CASES[case]})
+    return asked
+
+
+def run(settings: dict, cells) -> dict:
+    """{"regimes": {name: {lr: Trace}}, "odd": {case: Trace}}."""
+    done = {what: cells.trace(asked, what) for what, asked in configs(settings).items()}
+    regimes = {name: {lr: done[f"fade: {name}, lr {lr:g}"] for lr in settings.get("rates", REGIMES[name][2])}
+               for name in settings["regimes"]}
+    return {"regimes": regimes, "odd": {case: done[f"fade: {case}"] for case in settings["odd"]}}
 
 
 def score(results: dict) -> Score:
