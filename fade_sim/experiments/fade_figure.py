@@ -1,6 +1,5 @@
 """The picture of the experiment on FADE: tuned curves, the pass@k front, the two phases, what the schedule adds."""
 
-import matplotlib
 import numpy as np
 
 from fade_sim.experiments.fade import STATIC, phases
@@ -10,6 +9,8 @@ from fade_sim.report import interval
 
 
 def draw(results: dict, path) -> None:
+    import matplotlib
+
     name, traces = next(iter(results["regimes"].items()))
     regime = Regime(name, traces)
     with matplotlib.rc_context(STYLE):
@@ -39,7 +40,9 @@ def _curves(ax, regime: Regime) -> None:
         style = rule_style(label, labels)
         _curve(ax, regime.steps, regime.values(label, "test_pass@1"), 0.0, style)
         ax.plot([], [], lw=2, label=f"{label}, lr {regime.best_rate(label):g}", **style)
-    ax.set(xlabel="steps", ylabel="held-out pass@1", title="Held-out pass@1 at tuned rates")
+    top = max(regime.peak(label) for label in labels)
+    ax.set(xlabel="steps", ylabel="held-out pass@1", title="Held-out pass@1 at tuned rates",
+           ylim=(0.7 * top, 1.1 * top))
     ax.legend(fontsize=8, loc="lower right")
 
 
@@ -51,8 +54,8 @@ def _rates(ax, regime: Regime) -> None:
     ax.set_xscale("log")
     ax.set_xticks(regime.rates, [f"{lr:g}" for lr in regime.rates])
     ax.minorticks_off()
-    ax.set(xlabel="learning rate", ylabel="held-out pass@1, mean of the run", 
-           title="The rate matters more than the rule")
+    ax.set(xlabel="learning rate", ylabel="held-out pass@1, mean of the run",
+           title="How each rule's rate was chosen")
     ax.legend(fontsize=8, loc="lower center")
 
 
@@ -66,7 +69,9 @@ def _front(ax, regime: Regime) -> None:
         ax.plot(x, y, "os^Dv"[i % 5], ms=6, color=color, label=label)
     ax.set(xlabel="held-out pass@1 at the end", ylabel="held-out pass@100 at the end",
            title="Up and to the right is better\n(blue: static; pink: FADE and its parts; grey: scale)")
-    ax.legend(fontsize=6.5, ncols=2, loc="lower right")
+    low, high = ax.get_ylim()
+    ax.set_ylim(low - 0.45 * (high - low), high)  # room for the legend
+    ax.legend(fontsize=7, ncols=2, loc="lower right")
 
 
 def _contrasts(ax, results: dict) -> None:
@@ -101,7 +106,8 @@ def _phases(ax, regime: Regime) -> None:
         ax.plot(trace.steps[at], values[key][at], color=color, ls=dash, lw=2,
                 label={"Hhat": "Ĥ (nats)", "phat": "p̂"}.get(key, key))
     ax.set(xlabel="steps", ylabel="gain, nats, solve rate", ylim=(0, None))
-    ax.set_title(f"FADE's two phases (lr {rate:g}): p̂ sets alpha,\nĤ sets delta; alpha starts at 1.5, not 3")
+    ax.set_title(f"FADE's two phases (lr {rate:g}): p̂ sets alpha, which\n"
+                 f"peaks at {values['alpha'][at].max():.1f} of at most 3; Ĥ sets delta")
     ax.legend(fontsize=8, ncols=2)
 
 
@@ -112,6 +118,8 @@ def _entropy(ax, regime: Regime) -> None:
         mean = regime.values(label, "train_entropy_success", rate).mean(axis=0)
         ax.plot(regime.steps, np.maximum(mean, 1e-3), color=color, ls=dash, lw=2, label=label)
     ax.set_yscale("log")
-    ax.set(xlabel="steps", ylabel="H_S: entropy within successes (nats)")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
+    ax.set(xlabel="steps", ylabel="H_S within successes (nats)")
     ax.set_title(f"Diversity of successes, all at lr {rate:g}")
     ax.legend(fontsize=8)

@@ -147,7 +147,7 @@ def oddity_numbers(case: str, trace) -> list[Number]:
     """Held-out pass@1 and rank-1 energy at the end of each rule."""
     note = {"ratio, lr 40": "a failure moves by lr/delta, up to 133; scale_ema has the same total mass",
             "ratio, lr 120": "dr_grpo with steps as long as those failures",
-            "clip, lr 40": "the clip bounds what the ratio amplifies"}.get(case, "")
+            "clip, lr 40": "asym_delta(0.3), at its last delta from the start, still falls in some seeds"}.get(case, "")
     rows = []
     for i, label in enumerate(trace.labels):
         rows.append(measured(f"stale 30, {case}: held-out pass@1 at the end, {label}", trace.last("test_pass@1")[i],

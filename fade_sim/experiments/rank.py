@@ -68,7 +68,7 @@ SETTINGS = {
 LIMITS = (
     "The spectrum is that of one shared head. On a transformer the head alone understates the instability.",
     "Residual correlations are those of the initial policy; the literature's 2.4 to 4.4 is measured during training.",
-    "Above lr 40 the importance ratio leaves a part of the collapse: steps of lr/delta on a failure are too long.",
+    "At lr 40 the ratio and the clip leave a collapse in some seeds and none in others: the mean hides two outcomes.",
 )
 
 

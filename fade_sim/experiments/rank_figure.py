@@ -1,6 +1,5 @@
 """The picture of the experiment on rank: the collapse, what removes it, and the instability that predicts it."""
 
-import matplotlib
 import numpy as np
 
 from fade_sim.experiments.rank import COLLAPSE, excess, grid_points
@@ -11,6 +10,8 @@ SHOWN = ("asym_delta(0.3)", "asym_delta(0.5)", "dr_grpo", "power(2)", "asym_delt
 
 
 def draw(results: dict, path) -> None:
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         figure, axes = _figure(2, 2, (9.6, 8.4))
         _over_time(axes[0, 0], results["traces"])
@@ -27,7 +28,7 @@ def _over_time(ax, traces: dict) -> None:
         _curve(ax, trace.steps[1:], values[:, 1:], 0.0, rule_style(label, SHOWN))
         ax.plot([], [], lw=2, label=label, **rule_style(label, SHOWN))
     ax.set(xlabel="steps", ylabel="rank-1 energy of the update", ylim=(0, 1.02))
-    ax.set_title(f"Failures suppressed: rank 1 stays ({name})")
+    ax.set_title(f"Rank-1 energy while training ({name})")
     ax.legend(fontsize=8, loc="lower left", ncols=2)
 
 
@@ -43,8 +44,8 @@ def _removed(ax, traces: dict) -> None:
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="final rank-1 energy above dr_grpo's")
-    ax.set_title("No staleness, or the ratio at small steps:\nno collapse")
-    ax.legend(fontsize=8, loc="lower left")
+    ax.set_title("Which switch removes it? Right of the\ndotted line: a collapse")
+    ax.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1, -0.13), ncols=3, handletextpad=0.2, columnspacing=0.8)
 
 
 def _by_lambda(ax, results: dict) -> None:
@@ -58,7 +59,7 @@ def _by_lambda(ax, results: dict) -> None:
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set(xlabel="Λ = lr · staleness · λmax at the start", ylabel="final rank-1 energy above dr_grpo's")
-    ax.set_title("The collapse begins where Λ passes 1\n(sampled training; a dot per lr, staleness, delta)")
+    ax.set_title("Sampled training against Λ\n(a dot per lr, staleness and delta)")
     ax.legend(fontsize=8, loc="center left")
 
 

@@ -5,6 +5,7 @@ left is the stale term, D_t = eta A (D_{t-1} + ... + D_{t-L}) to first order (`t
 used here is the full softmax, so agreement is a test of the first order, not an identity.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def growth(at: Start, excess, eigen: tuple[float, np.ndarray], lag: int, Lambda:
         mu = policy(at.world, prompts, heads[-1 - lag], own)
         pi = policy(at.world, prompts, heads[-1], own)
         heads.append(heads[-1] + eta * head_gradient(at.world, prompts, -excess[:, None] * (mu - pi)))
-    size = [abs(np.vdot(vector.reshape(shape), b - a)) for a, b in zip(heads, heads[1:], strict=False)]
+    size = [abs(np.vdot(vector.reshape(shape), b - a)) for a, b in pairwise(heads)]
     return float(np.log(size[-1] / size[-1 - lag]) / lag)
 
 
