@@ -1,54 +1,86 @@
-"""Cost of a training step: the compiled kernel against the plain NumPy reference, same world, same draws.
+"""The training step of the per-prompt table policy against its contenders and its bound."""
 
-    python benchmarks/steps.py [--rounds 5]
-
-Prints CPU time per step, the ratio of medians over interleaved rounds, and the load. Absolute times
-mean nothing on a shared machine; the ratio does.
-"""
-
-import argparse
-import os
-import platform
 import time
 
 import numpy as np
 
-from fade_sim import config
-from fade_sim.advantage import controller, make
-from fade_sim.config import Contender
-from fade_sim.sim import make_world, reference
-from fade_sim.sim.run import _Replica
+from benchmarks import units
+from benchmarks.checks import restarts, same_work
+from benchmarks.contenders import jax_step, numpy_first, numpy_tuned, torch_step
+from benchmarks.problem import SHAPES, Problem, Restarted, solve_rate, table_policy
+from benchmarks.timing import Row, Timing, interleave, ratios, said
+
+GOALS = {  # (goal, floor) at small, medium, large
+    "NumPy as first written": ((30, 20), (14, 10), (45, 30)),
+    "best JAX": ((3.5, 2.5), (5, 3.5), (10, 7)),
+    "bound": ((6, 10), (4, 6), (3, 4.5)),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
-    rounds = parser.parse_args().rounds
+def fastest(make, variants, steps: int):
+    """(name, advance) of the fastest variant on this problem; each is compiled, then timed three times."""
+    best = None
+    for variant in variants:
+        advance = make(variant)
+        advance(steps)
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            advance(steps)
+            times.append(time.process_time() - began)
+        if best is None or np.median(times) < best[0]:
+            best = np.median(times), variant, advance
+    return best[1:]
+
+
+def contenders(problem: Problem, steps: int, options) -> dict:
+    """Name -> advance, of everything that is installed."""
+    found = {"NumPy as first written": numpy_first.start(problem), "NumPy, tuned": numpy_tuned.start(problem)}
+    large = problem.bias.size * problem.group_size > 10**7
+    if options.jax:
+        variants = [v for v in jax_step.VARIANTS if not (large and v == "gumbel")]  # 25 x the others at this size
+        name, advance = fastest(lambda v: jax_step.start(problem, v), variants, steps)
+        found[f"best JAX, f32 ({name})"] = advance
+    if options.torch:
+        name, advance = fastest(lambda v: torch_step.start(problem, v), torch_step.VARIANTS, steps)
+        found[f"torch eager, f32 ({name})"] = advance
+        if not options.quick and (compiled := torch_step.compiled(problem, options.say)):
+            found["torch.compile, f32"] = compiled
+    return found
+
+
+def bound_cells(run: Restarted, shape) -> dict:
+    """The kernel beside its unit costs."""
+    return {"kernel": lambda: run.advance(shape.steps), **units.cells(shape)}
+
+
+def bound_row(name: str, timings: dict[str, Timing]) -> Row:
+    """The kernel over its bound, both of one step."""
+    shape = SHAPES[name]
+    steps = Timing(*([t / shape.steps for t in column] for column in timings["kernel"]))
+    goal = GOALS["bound"][list(SHAPES).index(name)]
+    return Row("steps", f"{name}: step / bound", ratios(steps, units.bound(shape, timings)), *goal,
+               note=units.costs(shape, timings))
+
+
+def section(options) -> list[Row]:
+    """Every shape: checks that all train alike, then all in one interleaved run."""
     rows = []
-    for title, overrides in (("on-policy", {"train.staleness": 0}), ("stale by 30", {"train.staleness": 30}),
-                             ("stale, Adam", {"train.staleness": 30, "train.optimizer": "adam", "train.lr": 0.02})):
-        regime = config.load("fade", overrides).regimes[0]
-        world = make_world(regime.world, 0)
-        fast, slow = (_Replica(regime.train, Contender("fade", make("fade"), controller.init()), world, 0)
-                      for _ in range(2))
-        fast.advance(10, lambda n: None)  # compile
-        ctrl, step, times = controller.init(), 0, {"kernel": [], "reference": []}
-        for _ in range(rounds):
-            began = time.process_time()
-            fast.advance(fast.step + 2000, lambda n: None)
-            times["kernel"].append((time.process_time() - began) / 2000)
-            began = time.process_time()
-            for _ in range(40):
-                ctrl = reference.train_step(world, slow.dyn, slow.method, ctrl, 1.0, slow.state, step)
-                step += 1
-            times["reference"].append((time.process_time() - began) / 40)
-        kernel, plain = np.median(times["kernel"]), np.median(times["reference"])
-        rows.append((title, 1e6 * kernel, 1e6 * plain, plain / kernel))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, numpy {np.__version__}")
-    print("default world (B 16, K 32, d = V = 16, G 16), FADE, f64; CPU microseconds per step")
-    for title, kernel, plain, ratio in rows:
-        print(f"{title:14s} kernel {kernel:8.1f}   reference {plain:9.1f}   ratio {ratio:6.1f}")
-
-
-if __name__ == "__main__":
-    main()
+    for at, (name, shape) in enumerate(SHAPES.items()):
+        run, problem = table_policy(shape)
+        options.require(restarts(run, shape.steps))
+        kernel = solve_rate(problem.bias + run.learned(), problem.success)
+        cells = bound_cells(run, shape)
+        others = contenders(problem, shape.steps, options)
+        for label, advance in others.items():
+            options.require(same_work(f"{name}, {label}", advance(shape.steps), problem, kernel))
+            cells[label] = lambda advance=advance, steps=shape.steps: advance(steps)
+        timings = interleave(cells, options.rounds, options.seconds)
+        rows.append(bound_row(name, timings))
+        rows[-1].note = f"{said(timings['kernel'], shape.steps)} a step of {shape}; {rows[-1].note}"
+        for label in others:
+            goals = next((pair for start, pair in GOALS.items() if label.startswith(start)), None)
+            rows.append(Row("steps", f"{name}: {label} / kernel", ratios(timings[label], timings["kernel"]),
+                            *(goals[at] if goals else (None, None)), more_is_better=True,
+                            note=f"{said(timings[label], shape.steps)} a step"))
+    return rows

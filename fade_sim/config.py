@@ -325,6 +325,12 @@ def _check(regime: Regime, contenders: tuple[Contender, ...], where: str) -> Non
     if world.policy == "linear" and world.skills * world.arms_per_skill >= world.arms:
         raise InputError(f"{place}: world.arms is {world.arms}, expected more than skills * arms_per_skill = "
                          f"{world.skills * world.arms_per_skill} under policy = linear")
+    if world.policy == "linear" and world.hidden < 3:
+        raise InputError(f"{place}: world.hidden is {world.hidden}, expected at least 3 under policy = linear: "
+                         "in one residual dimension the skills of a prompt cancel")
+    if train.mode == "expected" and train.precision == "float32":
+        raise InputError(f"{place}: train.precision = float32 is for sampled and counted runs: an exact expectation "
+                         "in single precision would not be exact")
     if train.mode == "expected" and train.dynamic_sampling:
         raise InputError(f"{place}: train.dynamic_sampling has no exact expectation here; use mode = sampled or count")
     pool = world.skills // 2 if world.split_skills else world.skills

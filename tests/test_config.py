@@ -161,7 +161,7 @@ def test_changing_each_key_changes_the_run(tmp_path):
         "train": {"mode": "expected", "steps": 11, "prompts": 5, "group_size": 5, "lr": 21.0, "lr_table": 0.5,
                   "optimizer": "adam", "staleness": 3, "correction": "ratio", "clip": 0.3, "epochs": 2, "seed": 1,
                   "dynamic_sampling": True,
-                  "match": "slope"},
+                  "match": "slope", "precision": "float32"},
         "world": {"name": "hard", "train_prompts": 13, "test_prompts": 7, "arms": 33, "hidden": 15, "token": 15,
                   "skills": 11, "skills_per_prompt": 3, "arms_per_skill": 3, "common": 0.6, "cluster": 0.6,
                   "skill_token": 0.5, "common_token": 0.2, "decoy": 0.3, "decoy_hard": 0.5, "bias_sd": 0.5,
@@ -205,8 +205,12 @@ def test_the_two_trainers_read_the_same_keys():
 
     start = outcome(base)
     assert [key for key, value in changes.items() if outcome({**base, key: value}) == start] == []
-    # what is left: what is run or recorded, and two keys that are refused beside mode = expected
+    # what is left: what is run or recorded, and three keys that are refused beside mode = expected
     left = set(config.Train.__struct_fields__) - set(changes)
-    assert left == {"mode", "seeds", "record", "max_rounds", "prompts", "dynamic_sampling"}
+    assert left == {"mode", "seeds", "record", "max_rounds", "prompts", "dynamic_sampling", "precision"}
     with pytest.raises(InputError, match="no exact expectation"):
         config.resolve({"train": {"mode": "expected", "dynamic_sampling": True}}, {}, "x")
+    with pytest.raises(InputError, match=r"world\.hidden is 2, expected at least 3"):
+        config.resolve({"world": {"policy": "linear", "hidden": 2}}, {}, "x")
+    with pytest.raises(InputError, match="float32 is for sampled"):
+        config.resolve({"train": {"mode": "expected", "precision": "float32"}}, {}, "x")

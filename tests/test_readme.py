@@ -13,16 +13,18 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines() if line]
 SETUP = [line for line in COMMANDS if line.startswith("python3 -m venv")]
+SLOW = "python -m benchmarks"
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if line not in SETUP])
+@pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW))
+                                     for line in COMMANDS if line not in SETUP])
 def test_command_runs(command, tmp_path):
-    program, *arguments = shlex.split(command)
-    module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli"}[program]
+    program, *arguments = shlex.split(command.removeprefix("python -m "))
+    module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli", "benchmarks": "benchmarks"}[program]
     if program == "fade-sim" and arguments[0] == "run" and "--dry-run" not in arguments:
         assert "--quick" in arguments
     done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=300)
+                          timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -108,38 +108,105 @@ def advantages(rewards, groups=None, method: Method | None = None, *, valid=None
         _table(method, 2)  # raises, and says what to pass instead
     torch = sys.modules.get("torch") if hasattr(rewards, "detach") else None
     r = _rewards(rewards)
+    dtype = _out_dtype(rewards, r, torch)
+    if groups is None and valid is None and r.ndim == 2 and not continuous and (one := _successes(r)) is not None:
+        out = _uniform(one, method, batch, dtype)
+    else:
+        out = _ragged(r.astype(np.float64, copy=False), groups, valid, batch, continuous, method, dtype)
+    if torch is None:
+        return out
+    wanted = rewards.dtype if rewards.dtype.is_floating_point else torch.float32
+    cast = torch.from_numpy(out).to(device=rewards.device, dtype=wanted)
+    if out.dtype == np.float64 and not bool(torch.isfinite(cast).all()):  # a narrower type, bfloat16 for one
+        raise InputError(_too_wide(method, out, wanted))
+    return cast
+
+
+def _out_dtype(rewards, r, torch):
+    """What to compute the advantages as: NumPy's twin of the type that the caller gets."""
+    if torch is not None:
+        name = str(rewards.dtype if rewards.dtype.is_floating_point else torch.float32).removeprefix("torch.")
+        return np.dtype(name if name in ("float32", "float64") else "float64")
+    dtype = getattr(rewards, "dtype", None)
+    return dtype if dtype is not None and dtype.kind == "f" else np.dtype(np.float64)
+
+
+_BLOCK = 1 << 16  # rollouts at a time: what is computed of them stays in the cache
+
+
+def _successes(r):
+    """(True where the reward is 1 (P, G), successes of each group (P,)), or None where a reward is not 0 or 1."""
+    P, G = r.shape
+    one, count, ones = np.empty(r.shape, bool), np.empty(P), np.ones(G)
+    rows = max(1, _BLOCK // G)
+    for i in range(0, P, rows):
+        block = r[i : i + rows]
+        np.equal(block, 1, out=one[i : i + rows])
+        if np.count_nonzero(one[i : i + rows]) + np.count_nonzero(block == 0) != block.size:
+            return None
+        np.dot(one[i : i + rows].astype(np.float64), ones, out=count[i : i + rows])  # faster than a sum of bools
+    return one, count
+
+
+def _uniform(counted, method: Method, batch: BatchStats | None, dtype) -> np.ndarray:
+    """Groups of one size, every rollout counts: a row of the table for each group."""
+    one, count = counted
+    P, G = one.shape
+    _warn_singletons(np.full(P, G) if G == 1 else np.zeros(0), method)
+    if batch is None and method.rule.reads_batch:
+        batch = BatchStats(count, np.full(P, G))
+    rows = max(1, _BLOCK // G)
+    blocks = (slice(i, i + rows) for i in range(0, P, rows))
+    first = 2 * count.astype(np.intp)[:, None]
+    table = _table(method, G, _moments(method, batch))
+    return _look_up(table, ((block, first[block] + one[block]) for block in blocks), one.shape, method, dtype)
+
+
+def _look_up(table, indices, shape, method: Method, dtype) -> np.ndarray:
+    """Weights (*shape) from (block, 2 row + reward) pairs, rounded once to the caller's type."""
+    with np.errstate(over="ignore"):
+        flat = table[:, ::-1].reshape(-1).astype(dtype)  # failure, success, by row
+    out = np.empty(shape, dtype)
+    for block, index in indices:  # mode: "raise" would buffer, and every index is in range
+        np.take(flat, index, out=out[block], mode="clip")
+    return out if np.isfinite(flat).all() else _finite(out, method, table, dtype)
+
+
+def _finite(out, method: Method, values, dtype) -> np.ndarray:
+    if not np.isfinite(out).all():
+        raise InputError(_too_wide(method, values, dtype))
+    return out
+
+
+def _too_wide(method: Method, values, dtype) -> str:
+    if not np.isfinite(values).all():
+        return f"{method.label} overflows on these rewards"
+    return f"{method.label}: weights up to {np.abs(values).max():g} do not fit {dtype}, use a wider float"
+
+
+def _ragged(r, groups, valid, batch, continuous, method: Method, dtype) -> np.ndarray:
+    """Groups of any sizes in any order, some rollouts left out."""
     shape = r.shape
     ids = _groups(groups, shape)
-    keep = _valid(valid, shape)
+    keep = None if valid is None else _valid(valid, shape)
     r = r.reshape(-1)
     _check_values(r, keep, continuous)
-
+    if keep is not None:
+        r = np.where(keep, r, 0.0)
     size = np.bincount(ids, weights=keep)
-    r = np.where(keep, r, 0.0)
     total = np.bincount(ids, weights=r, minlength=len(size))
     _warn_singletons(size, method)
     if continuous:
-        out = _continuous(r, ids, keep, size, total, method)
-    else:
-        if batch is None and method.rule.reads_batch and keep.any():
-            batch = BatchStats(total[size > 0], size[size > 0])
-        out = _gather(r, ids, size, total, method, batch)
-    out = np.where(keep, out, 0.0).reshape(shape)
-    if not np.isfinite(out).all():
-        raise InputError(f"{method.label} overflows on these rewards")
-    if torch is not None:
-        dtype = rewards.dtype if rewards.dtype.is_floating_point else torch.float32
-        cast = torch.from_numpy(out).to(device=rewards.device, dtype=dtype)
-        finite = bool(torch.isfinite(cast).all())
-    else:
-        dtype = getattr(rewards, "dtype", None)
-        dtype = dtype if dtype is not None and dtype.kind == "f" else out.dtype
+        out = _continuous(r, ids, np.ones(len(r), bool) if keep is None else keep, size, total, method)
         with np.errstate(over="ignore"):
-            cast = out.astype(dtype)
-        finite = bool(np.isfinite(cast).all())
-    if not finite:
-        raise InputError(f"{method.label}: weights up to {np.abs(out).max():g} do not fit {dtype}, use a wider float")
-    return cast
+            out = _finite(out.astype(dtype, copy=False), method, out, dtype)
+    else:
+        if batch is None and method.rule.reads_batch and size.any():
+            batch = BatchStats(total[size > 0], size[size > 0])
+        out = _gather(r == 1, ids, size, total, method, batch, dtype)
+    if keep is not None:
+        out[~keep] = 0.0
+    return out.reshape(shape)
 
 
 def batch_scale(numerator: Method, denominator: Method, batch: BatchStats) -> float | None:
@@ -201,7 +268,7 @@ def _rewards(rewards) -> np.ndarray:
         raise InputError(f"rewards has dtype {r.dtype}, expected numbers 0 or 1")
     if r.ndim not in (1, 2) or r.size == 0:
         raise InputError(f"rewards has shape {r.shape}, expected (N,) with group ids, or (P, G)")
-    return r.astype(np.float64)
+    return r
 
 
 def _groups(groups, shape) -> np.ndarray:
@@ -220,13 +287,12 @@ def _groups(groups, shape) -> np.ndarray:
     if int(ids.max()) - low < 4 * ids.size:  # dense ids: no sort needed
         if ids.dtype.kind == "u":  # subtract before the cast: large ids do not fit int64
             return (ids - np.asarray(low, ids.dtype)).astype(np.int64)
-        return ids.astype(np.int64) - low
+        ids = ids.astype(np.int64, copy=False)
+        return ids - low if low else ids
     return np.unique(ids, return_inverse=True)[1].reshape(-1)
 
 
 def _valid(valid, shape) -> np.ndarray:
-    if valid is None:
-        return np.ones(int(np.prod(shape)), dtype=bool)
     try:
         keep = np.asarray(_plain(valid))
     except ValueError:
@@ -240,7 +306,9 @@ def _valid(valid, shape) -> np.ndarray:
 
 def _check_values(r, keep, continuous) -> None:
     good = (r >= 0) & (r <= 1) if continuous else (r == 0) | (r == 1)
-    bad = np.flatnonzero(keep & ~good)
+    if good.all():
+        return
+    bad = np.flatnonzero(~good if keep is None else keep & ~good)
     if bad.size:
         expected = "a number in [0, 1]" if continuous else "0 or 1"
         more = f" ({bad.size} such rewards)" if bad.size > 1 else ""
@@ -255,28 +323,28 @@ def _warn_singletons(size, method: Method) -> None:
             f"{lonely} of {int((size > 0).sum())} groups have a single rollout: {method.name} has no baseline for "
             f"them, so they get {'their raw reward' if method.rule.singleton else 'weight 0'} "
             "(are the group ids unique per rollout?)",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
 # --- weights ----------------------------------------------------------------------------------------
 
 
-def _gather(r, ids, size, total, method: Method, batch: BatchStats | None) -> np.ndarray:
-    """Look each rollout up in the table of its group's size."""
+def _gather(one, ids, size, total, method: Method, batch: BatchStats | None, dtype) -> np.ndarray:
+    """Look each rollout up in the table of its group's size; one: True where its reward is 1."""
     if not size.any():
-        return np.zeros_like(r)
+        return np.zeros(len(ids), dtype)
     moments = _moments(method, batch)
-    sizes = np.unique(size[size > 0]).astype(np.int64)
     offset = np.zeros(int(size.max()) + 1, dtype=np.int64)
     tables, at = [], 0
-    for G in sizes:
+    for G in np.unique(size[size > 0]).astype(np.int64):
         offset[G] = at
         tables.append(_table(method, int(G), moments))
         at += G + 1
-    row = offset[size.astype(np.int64)] + total.astype(np.int64)
-    flat = np.concatenate(tables).reshape(-1)
-    return flat[2 * row[ids] + 1 - r.astype(np.int64)]
+    first = 2 * (offset[size.astype(np.int64)] + total.astype(np.int64))
+    blocks = (slice(i, i + _BLOCK) for i in range(0, len(ids), _BLOCK))
+    indices = ((block, first[ids[block]] + one[block]) for block in blocks)
+    return _look_up(np.concatenate(tables), indices, ids.shape, method, dtype)
 
 
 def _continuous(r, ids, keep, size, total, method: Method) -> np.ndarray:

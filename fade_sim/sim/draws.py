@@ -5,7 +5,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fade_sim.sim.compile import kernel
-from fade_sim.sim.simd import _I32, _I64, _const, _load, _loop, _need, _Row, _splat, cumulate
+from fade_sim.sim.simd import _I32, _I64, _const, _each, _load, _loop, _need, _Row, _splat, _store
 
 LANES = 8
 _DOUBLE, _U, _X = ir.DoubleType(), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(_I64, LANES)
@@ -22,6 +22,48 @@ def draw_arms(prob, b, stream, start, cdf, found):
     """
     cumulate(cdf, 0, prob, b)
     search(cdf, stream, start, found)
+
+
+@intrinsic
+def cumulate(typing, cdf, j, prob, i):
+    """cdf[j, k] = sum of prob[i, 0..k], never decreasing in k: a sum is added to whole blocks at a time."""
+    _need(cdf, prob)
+
+    def generate(context, b, signature, args):
+        target = _Row(context, b, signature.args[0], args[0], args[1])
+        source = _Row(context, b, signature.args[2], args[2], args[3])
+
+        def body(t, k, before):
+            x = _load(b, source.start, k, t)
+            if isinstance(t, ir.VectorType):
+                x = _prefix_sums(b, x)
+            x = b.fadd(before, x)
+            _store(b, x, target.start, k)
+            return [_last(b, x)]
+
+        _each(b, source.size, source.element, [0.0], body, [lambda b, x, y: x])
+        return context.get_dummy_value()
+
+    return types.void(cdf, types.int64, prob, types.int64), generate
+
+
+def _prefix_sums(b, x):
+    """Lane k holds the sum of lanes 0 .. k: the upper half of each block takes the last sum of the lower half."""
+    n, half = x.type.count, 1
+    while half < n:
+        lanes = [n + lane // (2 * half) * 2 * half + half - 1 if lane % (2 * half) >= half else 0 for lane in range(n)]
+        mask = ir.Constant(ir.VectorType(_I32, n), [_I32(lane) for lane in lanes])
+        x = b.fadd(x, b.shuffle_vector(_const(x.type, 0.0), x, mask))
+        half *= 2
+    return x
+
+
+def _last(b, x):
+    """The last lane in all lanes."""
+    if not isinstance(x.type, ir.VectorType):
+        return x
+    n = x.type.count
+    return b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), _const(ir.VectorType(_I32, n), n - 1))
 
 
 def _uniforms(b, stream, index):

@@ -12,6 +12,7 @@ Random numbers are a hash of (seed, step, index): no state, so nothing depends o
 
 import math
 
+import numpy as np
 from numba.extending import register_jitable
 
 from fade_sim.advantage import controller, rules
@@ -23,11 +24,12 @@ from fade_sim.sim.primitives import (
     copy_matrix,
     linear_gradient,
     linear_logits,
+    linear_rows,
     policy,
     step_key,
     uniform,
 )
-from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled
+from fade_sim.sim.simd import add_outer, add_scaled, prefetch, set_scaled, softmax_row
 
 for _function in (controller.ema, controller.alpha_of, controller.delta_of, controller.gains_of,
                   rules.scale_constant, rules._asymmetric, rules.power_asym):
@@ -35,10 +37,10 @@ for _function in (controller.ema, controller.alpha_of, controller.delta_of, cont
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
 
-
 @kernel
-def mean_weights(table, p, log_binomial):
-    """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p)."""
+def mean_weights(table, p, log_binomial, row):
+    """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p).
+    row (1, G) is scratch."""
     n = log_binomial.shape[0] - 1
     if p <= 0.0:
         return table[1, 0], table[0, 1]
@@ -46,14 +48,14 @@ def mean_weights(table, p, log_binomial):
         return table[n + 1, 0], table[n, 1]
     log_p = math.log(p)
     log_q = math.log1p(-p)
+    for c in range(n + 1):
+        row[0, c] = log_binomial[c] + c * log_p + (n - c) * log_q
+    total, _, _ = softmax_row(row, 0, row, 0)
     s = 0.0
     f = 0.0
-    total = 0.0
     for c in range(n + 1):
-        w = math.exp(log_binomial[c] + c * log_p + (n - c) * log_q)
-        total += w
-        s += w * table[c + 1, 0]
-        f += w * table[c, 1]
+        s += row[0, c] * table[c + 1, 0]
+        f += row[0, c] * table[c, 1]
     return s / total, f / total
 
 
@@ -61,14 +63,13 @@ def mean_weights(table, p, log_binomial):
 def fill_table(w, running, table):
     """The controller's table at the gains in `running`."""
     G = table.shape[0] - 1
-    table[:] = 0.0
-    for c in range(1, G):
+    for c in range(1, G):  # the other rows are 0 from the start
         group = Group(c / G, 0.0, 1.0 / G)
         table[c, 0] = power_asym(1.0, group, running[at.ALPHA], running[at.DELTA], w.normalize)
         table[c, 1] = power_asym(0.0, group, running[at.ALPHA], running[at.DELTA], w.normalize)
 
 
-@kernel
+@part
 def _total(table, successes):
     """sum |A| over a batch with these success counts."""
     G = table.shape[0] - 1
@@ -114,13 +115,13 @@ def weigh(w, running, successes, solve_rate, entropy, table):
         table[c, 1] *= factor
 
 
-@kernel
+@part
 def rewarded(noise, p):
     """Chance of reward 1 where p is the chance of a success: the verifier may err both ways."""
     return p * (1.0 - noise[0]) + (1.0 - p) * noise[1]
 
 
-@kernel
+@part
 def _success_mass(success, x, prob, b):
     p = 0.0
     for a in range(prob.shape[1]):
@@ -190,50 +191,54 @@ def sample(world, dyn, state, log_binomial, step, batch):
     replaced by one of another prompt, until max_rounds times the batch has been drawn.
     """
     B, G = dyn.prompts, dyn.group_size
-    stream = step_key(dyn.key, step)
+    theta, success, token, hidden = state.theta, world.success, world.token_t, world.hidden_t
+    chosen, mu, arms, rewards, rows = batch.chosen, batch.mu, batch.arms, batch.rewards, batch.rows
+    hit, miss = batch.hit, batch.miss
     head = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
-    solved = 0
-    kept = 0
-    entropy = 0.0
-    drawn = 0
-    filled = 0
+    bilinear = dyn.use_head and not world.linear
+    stream = step_key(dyn.key, step)
+    solved, kept, entropy = 0, 0, 0.0
+    drawn, filled = np.int64(0), np.int64(0)
     while filled < B:  # a round: as many groups as there are free slots
         for b in range(filled, B):
             u = uniform(stream, (drawn + b - filled) * (2 * G + 1))
-            batch.chosen[b] = min(int(u * world.n_train), world.n_train - 1)
+            chosen[b] = min(int(u * world.n_train), world.n_train - 1)
         if dyn.use_head:
-            linear_logits(world.hidden, head, batch.chosen, filled, B, batch.mu, batch.rows)
+            linear_rows(world.hidden, chosen, filled, rows)
+            linear_logits(rows, head, filled, mu)
         for b in range(filled, B):
             start = drawn * (2 * G + 1) + 1
             drawn += 1
-            x = batch.chosen[b]
+            x = chosen[b]
             if b + 1 < B:
-                prefetch(state.theta, batch.chosen[b + 1])
-            entropy += policy(state.theta, x, head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x,
-                              batch.mu, b)
+                prefetch(theta, chosen[b + 1])
+                prefetch(success, chosen[b + 1])
+                if bilinear:
+                    prefetch(token, chosen[b + 1])
+                    prefetch(hidden, chosen[b + 1])
+            entropy += policy(theta, x, head, dyn.use_head, bilinear, token, hidden, mu, b)
             if dyn.count:
-                c = _draw_count(world.success, x, batch.mu, b, G, uniform(stream, start), world.noise, log_binomial,
-                                batch.hit, batch.miss)
+                c = _draw_count(success, x, mu, b, G, uniform(stream, start), world.noise, log_binomial, hit, miss)
             else:
-                c = _draw_rollouts(world.success, x, batch.mu, b, stream, start, world.noise, batch.row, batch.found,
-                                   batch.arms, batch.rewards)
+                c = _draw_rollouts(success, x, mu, b, stream, start, world.noise, batch.row, batch.found, arms, rewards)
             solved += c
             if dyn.dynamic and (c == 0 or c == G) and drawn + B - filled <= dyn.max_rounds * B:
                 continue
             if filled < b:
-                batch.chosen[filled] = x
-                _move(batch.mu, b, filled)
-                _move(batch.arms, b, filled)
-                _move(batch.rewards, b, filled)
-                _move(batch.hit, b, filled)
-                _move(batch.miss, b, filled)
+                chosen[filled] = x
+                _move(mu, b, filled)
+                _move(arms, b, filled)
+                _move(rewards, b, filled)
+                _move(hit, b, filled)
+                _move(miss, b, filled)
+                _move(rows, b, filled)
             batch.successes[filled] = c
             kept += c
             filled += 1
     return solved / (drawn * G), entropy / drawn, drawn, kept / (B * G)
 
 
-@kernel
+@part
 def _importance(correction, clip, pi, mu, weight):
     """1, pi/mu, or pi/mu with the PPO clip: 0 once a rollout has gone far enough in its own direction."""
     if correction == NONE:
@@ -244,8 +249,8 @@ def _importance(correction, clip, pi, mu, weight):
 
 
 @kernel
-def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef):
-    """coef[b] (K,) = Am_a - pi_a sum_b Am_b in count mode; pi[b] may be coef[b] itself."""
+def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef, n):
+    """coef[n] (K,) = Am_a - pi_a sum_b Am_b of group b, in count mode; pi[b] may be coef[n] itself."""
     if hit is not None:
         total = 0.0
         for a in range(pi.shape[1]):
@@ -253,24 +258,24 @@ def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef):
                  + miss[b, a] * _importance(correction, clip, pi[b, a], mu[b, a], w_f) * w_f)
             row[0, a] = m
             total += m
-        set_scaled(coef, b, -total, pi, b)
-        add_scaled(coef, b, 1.0, row, 0)
+        set_scaled(coef, n, -total, pi, b)
+        add_scaled(coef, n, 1.0, row, 0)
 
 
 @kernel
-def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef):
-    """coef[b] (K,) = Am_a - pi_a sum_b Am_b from the rollouts; pi[b] may be coef[b] itself."""
+def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef, n):
+    """coef[n] (K,) = Am_a - pi_a sum_b Am_b of group b, from its rollouts; pi[b] may be coef[n] itself."""
     if arms is not None:
         total = 0.0
         for g in range(arms.shape[1]):
             a = arms[b, g]
             w = w_s if rewards[b, g] else w_f
             m = _importance(correction, clip, pi[b, a], mu[b, a], w) * w
-            draws[g] = m
+            draws[0, g] = m
             total += m
-        set_scaled(coef, b, -total, pi, b)
+        set_scaled(coef, n, -total, pi, b)
         for g in range(arms.shape[1]):
-            coef[b, arms[b, g]] += draws[g]
+            coef[n, arms[b, g]] += draws[0, g]
 
 
 @kernel
@@ -285,53 +290,63 @@ def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f):
 
 @part
 def update(world, dyn, state, log_binomial, fresh, batch):
-    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu."""
+    """One optimiser step on the batch. fresh: mu is the current policy, so pi = mu. In place, groups without
+    weight are left out and the others move up: slots 0 .. n-1 are left."""
     B, G = dyn.prompts, dyn.group_size
-    table, grad, coef = state.table, batch.grad, batch.coef
+    table, theta, head = state.table, state.theta, state.head
+    success, token, hidden, rows = world.success, world.token_t, world.hidden_t, batch.rows
+    chosen, mu, arms, rewards, coef, grad = batch.chosen, batch.mu, batch.arms, batch.rewards, batch.coef, batch.grad
+    row, draws = batch.row, batch.draws
     direct = fresh and not dyn.use_head and not dyn.count
-    pi = batch.mu if fresh else coef
+    bilinear = dyn.use_head and not world.linear
+    pi = mu if fresh else coef
     if dyn.use_head and not fresh:
-        linear_logits(world.hidden, state.head, batch.chosen, 0, B, coef, batch.rows)
+        linear_logits(rows, head, np.int64(0), coef)
     for i in range(grad.shape[0]):
         set_scaled(grad, i, 0.0, grad, i)
+    n = np.int64(0)
     for b in range(B):
-        x, c = batch.chosen[b], batch.successes[b]
-        if b + 1 < B:
-            prefetch(state.theta, batch.chosen[b + 1])
+        x, c = chosen[b], batch.successes[b]
+        if direct and b + 1 < B:
+            prefetch(theta, chosen[b + 1])
         w_s, w_f = table[c, 0] / G, table[c, 1] / G
         if w_s == 0.0 and w_f == 0.0:
-            if not direct:
-                set_scaled(coef, b, 0.0, batch.mu, b)
+            if not dyn.in_place:
+                set_scaled(coef, n, 0.0, mu, b)
+                n += 1
             continue
         if dyn.slope_match:
-            p = rewarded(world.noise, _success_mass(world.success, x, batch.mu, b))
-            mean_s, mean_f = mean_weights(table, p, log_binomial)
+            p = rewarded(world.noise, _success_mass(success, x, mu, b))
+            mean_s, mean_f = mean_weights(table, p, log_binomial, draws)
             slope = mean_s - mean_f
             if slope != 0.0:
                 w_s /= slope
                 w_f /= slope
         if direct:
-            _table_step(batch.arms, batch.rewards, b, c, batch.mu, state.theta, x, dyn.lr_table, w_s, w_f)
+            _table_step(arms, rewards, b, c, mu, theta, x, dyn.lr_table, w_s, w_f)
             continue
         if not fresh:
-            policy(state.theta, x, state.head, dyn.use_head, world.linear, world.token_t, world.hidden_t, x, pi, b)
+            policy(theta, x, head, dyn.use_head, bilinear, token, hidden, pi, b)
         if dyn.count:
-            _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, batch.mu, pi, w_s, w_f, batch.row, coef)
+            _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, mu, pi, w_s, w_f, row, coef, n)
         else:
-            _coefficients(dyn.correction, dyn.clip, batch.arms, batch.rewards, b, batch.mu, pi, w_s, w_f,
-                          batch.draws, coef)
-        if dyn.use_head and not world.linear:
-            add_outer(grad, coef, b, world.token_t, world.hidden, x, batch.work)
+            _coefficients(dyn.correction, dyn.clip, arms, rewards, b, mu, pi, w_s, w_f, draws, coef, n)
+        if bilinear:
+            add_outer(grad, coef, n, token, world.hidden, x, batch.work)
+        if n < b:
+            chosen[n] = x
+            _move(rows, b, n)
+        n += 1
     if dyn.use_head:
-        linear_gradient(world.hidden, batch.chosen, coef, grad, batch.rows)
+        linear_gradient(coef, grad, rows, n)
         if dyn.adam:
-            _adam(dyn.lr, state.running, grad, 1.0 / B, state.moment1, state.moment2, state.head)
+            _adam(dyn.lr, state.running, grad, 1.0 / B, state.moment1, state.moment2, head)
         else:
             for i in range(grad.shape[0]):
-                add_scaled(state.head, i, dyn.lr / B, grad, i)
+                add_scaled(head, i, dyn.lr / B, grad, i)
     if dyn.lr_table != 0.0 and not direct:
-        for b in range(B):
-            add_scaled(state.theta, batch.chosen[b], dyn.lr_table, coef, b)
+        for b in range(n):
+            add_scaled(theta, chosen[b], dyn.lr_table, coef, b)
 
 
 @kernel
@@ -370,3 +385,20 @@ def train(world, dyn, weights, state, log_binomial, first, last, batch, phase):
         if phase != at.DRAW:
             for epoch in range(dyn.epochs):
                 update(world, dyn, state, log_binomial, dyn.lag == 0 and epoch == 0, batch)
+
+
+@entry
+def gather(table, rewards, out):
+    """Advantages of groups of one size: out[p, g] = the table's weight of a reward in group p.
+
+    table: (G+1, 2) of `weight_table`; rewards: (P, G), 1 or 0, any type; out: (P, G) floats. Nothing is
+    checked (what is not 1 counts as 0): `advantages` does, and takes about five times as long.
+    """
+    P, G = rewards.shape
+    for p in range(P):
+        c = 0
+        for g in range(G):
+            c += rewards[p, g] == 1
+        success, failure = table[c, 0], table[c, 1]
+        for g in range(G):
+            out[p, g] = success if rewards[p, g] == 1 else failure

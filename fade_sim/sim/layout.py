@@ -32,6 +32,7 @@ class Dynamics(NamedTuple):
     dynamic: bool  # replace uniform groups by others
     max_rounds: int
     use_head: bool  # False: lr is 0, the head stays zero and is never read
+    in_place: bool  # on-policy, one pass: the update may overwrite the behaviour policy
 
 
 class Weights(NamedTuple):
@@ -73,10 +74,12 @@ class Batch(NamedTuple):
     rewards: np.ndarray | None  # (B, G) bool, its reward
     hit: np.ndarray | None  # (B, K) count mode only: mean number of rewarded rollouts of an arm
     miss: np.ndarray | None  # (B, K) and of unrewarded ones
-    coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b; before that the current policy, unless it is mu
+    coef: np.ndarray  # (B, K) Am_a - pi_a sum_b Am_b; before that the current policy; may be mu itself
     row: np.ndarray  # (1, K) scratch
-    draws: np.ndarray  # (G,) scratch
+    draws: np.ndarray  # (1, G) scratch
+    parts: np.ndarray  # (2, K) scratch: logits of successes, of failures; the other arms at -inf
+    modes: np.ndarray  # (modes + 4,) scratch
     found: np.ndarray  # (G rounded up to whole vectors,) uint64 scratch
     work: np.ndarray  # (V, K) scratch
-    rows: np.ndarray | None  # (B, d) hidden states of a linear policy, else None
+    rows: np.ndarray | None  # (B, d) hidden states of the prompts under a linear policy, else None
     grad: np.ndarray  # as the head

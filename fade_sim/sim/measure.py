@@ -12,10 +12,10 @@ import math
 
 import numpy as np
 
-from fade_sim.sim.compile import entry, kernel
+from fade_sim.sim.compile import entry, part
 from fade_sim.sim.kernels import mean_weights, rewarded
 from fade_sim.sim.layout import ALPHA, DELTA, DRAWN, HHAT, PHAT, PHAT_KEPT, STEP
-from fade_sim.sim.simd import add_bilinear, add_scaled, set_scaled, softmax_row
+from fade_sim.sim.simd import add_bilinear, add_scaled, prefetch, set_scaled, softmax_row
 
 MODE_ROLLOUTS = 16
 PER_SPLIT = ("pass@1", "pass@10", "pass@100", "entropy", "entropy_success", "entropy_failure", "modes")
@@ -26,20 +26,24 @@ METRICS = (
 _N = len(PER_SPLIT)
 
 
-@kernel
-def _log1pexp(x):
-    """log(1 + e^x) without overflow."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+@part
+def _odds(gap):
+    """(log p, log q, p, q) from log p - log q, without overflow: e = smaller / larger."""
+    e = math.exp(-abs(gap))
+    log_large = -math.log1p(e)
+    large = 1.0 / (1.0 + e)
+    if gap >= 0.0:
+        return log_large, log_large - gap, large, e * large
+    return log_large + gap, log_large, e * large, large
 
 
 @entry
-def measure(world, state, log_binomial, prompts, out):
-    """Fill out (len(METRICS),) for the current head and table; prompts: groups per step."""
+def measure(world, state, log_binomial, prompts, batch, out):
+    """Fill out (len(METRICS),) for the current head and table. prompts: groups per step; batch: scratch."""
     P, K = world.bias.shape
-    z = np.empty((1, K), world.bias.dtype)
-    part = np.empty((2, K), world.bias.dtype)  # successes, failures; the other arms at -inf
-    modes = np.empty(world.n_modes)
-    out[:] = 0.0
+    z, part, modes, row = batch.row, batch.parts, batch.modes, batch.draws
+    for i in range(len(out)):
+        out[i] = 0.0
     for x in range(P):
         trained = x < world.n_train
         set_scaled(z, 0, 1.0, state.theta if trained else world.bias, x)
@@ -47,6 +51,8 @@ def measure(world, state, log_binomial, prompts, out):
             for j in range(state.head.shape[0]):
                 add_scaled(z, 0, world.hidden[x, 0, j], state.head, j)
         else:
+            prefetch(world.token_t, min(x + 1, P - 1))
+            prefetch(world.hidden_t, min(x + 1, P - 1))
             add_bilinear(z, 0, state.head, world.token_t, world.hidden_t, x)
         for a in range(K):
             part[0, a] = z[0, a] if world.success[x, a] else -np.inf
@@ -58,31 +64,32 @@ def measure(world, state, log_binomial, prompts, out):
         h_s = log_Z_s - moment_s / Z_s
         h_f = log_Z_f - moment_f / Z_f
         gap = (top_s - top_f) + (log_Z_s - log_Z_f)  # log p - log q
-        log_p = -_log1pexp(-gap)
-        log_q = -_log1pexp(gap)
-        p = math.exp(log_p)
-        q = math.exp(log_q)
-        modes[:] = 0.0
-        for a in range(K):
-            if world.success[x, a]:
-                modes[world.mode[x, a]] += part[0, a] * (p / Z_s)
+        log_p, log_q, p, q = _odds(gap)
+        for m in range(len(modes)):
+            modes[m] = 0.0
+        for a in range(K):  # no branch on the pattern of successes: failures add 0 to four slots after the last
+            mode = world.mode[x, a]
+            modes[mode if mode >= 0 else world.n_modes + a % 4] += part[0, a]
         distinct = 0.0
         for m in range(world.n_modes):
-            distinct -= math.expm1(MODE_ROLLOUTS * math.log1p(-min(modes[m], 1.0 - 1e-16)))
+            missed = 1.0 - min(modes[m] * (p / Z_s), 1.0)
+            for _ in range(4):  # to the power MODE_ROLLOUTS = 2^4
+                missed *= missed
+            distinct += 1.0 - missed
         at = 0 if trained else _N
-        n = world.n_train if trained else P - world.n_train
-        out[at] += p / n
-        out[at + 1] -= math.expm1(10.0 * log_q) / n
-        out[at + 2] -= math.expm1(100.0 * log_q) / n
-        out[at + 3] += (-p * log_p - q * log_q + p * h_s + q * h_f) / n
-        out[at + 4] += h_s / n
-        out[at + 5] += h_f / n
-        out[at + 6] += distinct / n
+        share = 1.0 / world.n_train if trained else 1.0 / (P - world.n_train)
+        out[at] += p * share
+        out[at + 1] -= math.expm1(10.0 * log_q) * share
+        out[at + 2] -= math.expm1(100.0 * log_q) * share
+        out[at + 3] += (-p * log_p - q * log_q + p * h_s + q * h_f) * share
+        out[at + 4] += h_s * share
+        out[at + 5] += h_f * share
+        out[at + 6] += distinct * share
         if trained:
             r = rewarded(world.noise, p)
-            mean_s, mean_f = mean_weights(state.table, r, log_binomial)
-            out[2 * _N] += r * mean_s / n
-            out[2 * _N + 1] -= (1.0 - r) * mean_f / n
+            mean_s, mean_f = mean_weights(state.table, r, log_binomial, row)
+            out[2 * _N] += r * mean_s * share
+            out[2 * _N + 1] -= (1.0 - r) * mean_f * share
     out[2 * _N + 2] = state.running[ALPHA]
     out[2 * _N + 3] = state.running[DELTA]
     out[2 * _N + 4] = state.running[PHAT]

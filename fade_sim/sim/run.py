@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -21,7 +22,7 @@ from fade_sim.errors import InputError
 from fade_sim.sim import expected, kernels, layout
 from fade_sim.sim.draws import LANES
 from fade_sim.sim.measure import METRICS, measure
-from fade_sim.sim.world import WorldArrays, make_world
+from fade_sim.sim.world import WorldArrays, as_float32, make_world
 
 _CONTROL = {"none": layout.FULL, "batch": layout.BATCH, "ema": layout.EMA, "unit": layout.UNIT}
 SPECTRUM = ("rank1", "stable_rank", "effective_rank", "M1_share")
@@ -58,6 +59,10 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
     shape = len(contenders), len(seeds), len(steps)
     metrics = np.full((*shape, len(METRICS)), np.nan)
     worlds = [make_world(regime.world, seed, solve_rates) for seed in seeds]
+    if train.precision == "float32":
+        worlds = [as_float32(world) for world in worlds]
+    if regime.world.policy == "linear":
+        import_module("scipy.linalg.cython_blas")  # what the kernels' products call: loaded now, so that it is limited
     heads = np.empty((*shape, *head_shape(worlds[0])))
 
     def replica(job: tuple[int, int], world: WorldArrays) -> None:
@@ -65,7 +70,7 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
         run = _Replica(train, contenders[i], world, seeds[j])
         for r, step in enumerate(steps):
             run.advance(int(step), progress)
-            measure(world, run.state, run.log_binomial, train.prompts, metrics[i, j, r])
+            measure(world, run.state, run.log_binomial, train.prompts, run.batch, metrics[i, j, r])
             heads[i, j, r] = run.state.head
 
     if threads is not None and (not isinstance(threads, int) or threads < 1):
@@ -184,7 +189,7 @@ def dynamics(train, seed: int) -> layout.Dynamics:
     return layout.Dynamics(
         key, train.prompts, train.group_size, train.lr, train.lr_table, train.optimizer == "adam", train.staleness,
         correction, train.clip, train.epochs, train.match == "slope", train.mode == "count", train.dynamic_sampling,
-        train.max_rounds, train.lr != 0,
+        train.max_rounds, train.lr != 0, train.staleness == 0 and train.epochs == 1,
     )
 
 
@@ -210,10 +215,12 @@ def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     B, G, K, dtype = dyn.prompts, dyn.group_size, world.bias.shape[1], world.bias.dtype
     rollouts = (None, None) if dyn.count else (np.zeros((B, G), np.uint32), np.zeros((B, G), np.bool_))
     counts = tuple(np.zeros((B, K), dtype) if dyn.count else None for _ in range(2))
+    mu = np.zeros((B, K), dtype)
     return layout.Batch(
-        np.zeros(B, np.int64), np.zeros(B, np.int64), np.zeros((B, K), dtype), *rollouts, *counts,
-        np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros(G), np.zeros(-(-G // LANES) * LANES, np.uint64),
-        np.zeros((world.token.shape[2], K), dtype),
+        np.zeros(B, np.int64), np.zeros(B, np.int64), mu, *rollouts, *counts,
+        mu if dyn.in_place else np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros((1, G)),
+        np.zeros((2, K), dtype), np.zeros(world.n_modes + 4),
+        np.zeros(-(-G // LANES) * LANES, np.uint64), np.zeros((world.token.shape[2], K), dtype),
         np.zeros((B, world.hidden.shape[2]), dtype) if world.linear else None, np.zeros(head_shape(world), dtype))
 
 

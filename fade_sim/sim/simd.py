@@ -105,9 +105,27 @@ def _loop(b, start, stop, step, values, body):
     i.add_incoming(b.add(i, _I64(step)), b.block)
     for phi, value in zip(carried, new, strict=True):
         phi.add_incoming(value, b.block)
-    b.branch(test)
+    back = b.branch(test)
+    back.set_metadata("llvm.loop", _keep_rolled(b.module))
     b.position_at_end(after)
     return carried
+
+
+class _LoopNode(ir.values.MDValue):
+    """Metadata of one loop: LLVM wants a node that names itself, which llvmlite does not offer."""
+
+    def descr(self, buf):
+        operands = ", ".join(op.get_reference() for op in self.operands)
+        buf += (f"distinct !{{ {self.get_reference()}, {operands} }}", "\n")
+
+    def __hash__(self):
+        return id(self)
+
+
+def _keep_rolled(module):
+    """Loops of a few vectors gain nothing from being unrolled eight times, and cost seconds of compilation."""
+    wish = module.add_metadata(["llvm.loop.unroll.disable"])
+    return _LoopNode(module, [wish], name=str(len(module.metadata)))
 
 
 def _each(b, n, element, values, body, combine=()):
@@ -133,18 +151,17 @@ def _align(t):
 
 
 class _Row:
-    """array[index]: pointer to its first number, its shape (LLVM values), its element type."""
+    """array[index]: pointer to its first number, its shape and size (LLVM values), its element type."""
 
     def __init__(self, context, b, kind, array, index=None):
         view = context.make_array(kind)(context, b, array)
         self.shape = [b.extract_value(view.shape, k) for k in range(kind.ndim)]
-        self.start = view.data
         if index is not None:
-            self.shape = self.shape[1:]
-            size = _I64(1)
-            for n in self.shape:
-                size = b.mul(size, n)
-            self.start = b.gep(view.data, [b.mul(index, size)])
+            del self.shape[0]
+        self.size = _I64(1)
+        for n in self.shape:
+            self.size = b.mul(self.size, n)
+        self.start = view.data if index is None else b.gep(view.data, [b.mul(index, self.size)])
         self.element = view.data.type.pointee
 
 
@@ -174,54 +191,21 @@ def softmax_row(typing, z, i, prob, j):
     def generate(context, b, signature, args):
         source = _Row(context, b, signature.args[0], args[0], args[1])
         target = _Row(context, b, signature.args[2], args[2], args[3])
-        n, element = source.shape[0], source.element
-        (top,) = _each(b, n, element, [-math.inf], lambda t, k, m: [_max(b, m, _load(b, source.start, k, t))], [_max])
+        (top,) = _each(b, source.size, source.element, [-math.inf],
+                       lambda t, k, m: [_max(b, m, _load(b, source.start, k, t))], [_max])
 
         def body(t, k, total, moment):
             x = b.fsub(_load(b, source.start, k, t), _splat(b, top, t))
-            low = _const(t, _EXP[str(element)][0])
+            low = _const(t, _EXP[str(source.element)][0])
             x = b.select(b.fcmp_unordered(">", x, low), x, low)  # finite: 0 times -inf would be NaN
             e = _exp(b, x)
             _store(b, e, target.start, k)
             return [b.fadd(total, e), _fma(b, e, x, moment)]
 
-        total, moment = _each(b, n, element, [0.0, 0.0], body, [_sum, _sum])
+        total, moment = _each(b, source.size, source.element, [0.0, 0.0], body, [_sum, _sum])
         return context.make_tuple(b, signature.return_type, [total, moment, top])
 
     return types.UniTuple(dtype, 3)(z, types.int64, prob, types.int64), generate
-
-
-@intrinsic
-def cumulate(typing, cdf, j, prob, i):
-    """cdf[j, k] = sum of prob[i, 0..k]: prefixes of each vector by doubling, plus what came before.
-
-    Increasing up to rounding: neighbours are sums in different orders.
-    """
-    _need(cdf, prob)
-
-    def generate(context, b, signature, args):
-        target = _Row(context, b, signature.args[0], args[0], args[1])
-        source = _Row(context, b, signature.args[2], args[2], args[3])
-
-        def body(t, k, before):
-            x = _load(b, source.start, k, t)
-            total = x
-            if isinstance(t, ir.VectorType):
-                n, distance = t.count, 1
-                while distance < n:
-                    moved = [_I32(lane) for lane in range(n - distance, 2 * n - distance)]
-                    mask = ir.Constant(ir.VectorType(_I32, n), moved)
-                    x = b.fadd(x, b.shuffle_vector(_const(t, 0.0), x, mask))
-                    distance *= 2
-                last = _const(ir.VectorType(_I32, n), n - 1)
-                total = b.shuffle_vector(x, ir.Constant(t, ir.Undefined), last)
-            _store(b, b.fadd(before, x), target.start, k)
-            return [b.fadd(before, total)]
-
-        _each(b, source.shape[0], source.element, [0.0], body, [lambda b, x, y: x])
-        return context.get_dummy_value()
-
-    return types.void(cdf, types.int64, prob, types.int64), generate
 
 
 @intrinsic
@@ -238,7 +222,7 @@ def add_scaled(typing, y, j, a, x, i):
             _store(b, _fma(b, _splat(b, args[2], t), x, _load(b, target.start, k, t)), target.start, k)
             return []
 
-        _each(b, source.shape[0], source.element, [], body)
+        _each(b, source.size, source.element, [], body)
         return context.get_dummy_value()
 
     return types.void(y, types.int64, dtype, x, types.int64), generate
@@ -257,7 +241,7 @@ def set_scaled(typing, y, j, a, x, i):
             _store(b, b.fmul(_splat(b, args[2], t), _load(b, source.start, k, t)), target.start, k)
             return []
 
-        _each(b, source.shape[0], source.element, [], body)
+        _each(b, source.size, source.element, [], body)
         return context.get_dummy_value()
 
     return types.void(y, types.int64, dtype, x, types.int64), generate
@@ -357,21 +341,23 @@ def add_outer(typing, grad, coef, i, token, hidden, x, work):
 
 @intrinsic
 def prefetch(typing, x, i):
-    """Ask for row x[i] ahead of its use: rows of a large table are met in random order."""
-    _need(x)
+    """Ask for row x[i], of any type, ahead of its use: rows of a large table are met in random order."""
+    if not isinstance(x, types.Array) or x.layout != "C":
+        raise TypingError(f"expected a C-contiguous array, got {x}")
 
     def generate(context, b, signature, args):
         row = _Row(context, b, signature.args[0], args[0], args[1])
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         function = b.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        step = _BYTES // _align(row.element)
+        start = b.bitcast(row.start, byte)
+        size = context.get_abi_sizeof(row.element)
 
         def line(k):
-            b.call(function, [b.bitcast(b.gep(row.start, [k]), byte), _I32(0), _I32(3), _I32(1)])
+            b.call(function, [b.gep(start, [k]), _I32(0), _I32(3), _I32(1)])
             return []
 
-        _loop(b, _I64(0), row.shape[0], step, [], line)
+        _loop(b, _I64(0), b.mul(row.size, _I64(size)), _BYTES, [], line)
         return context.get_dummy_value()
 
     return types.void(x, types.int64), generate

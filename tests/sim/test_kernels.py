@@ -10,7 +10,7 @@ from fade_sim.config import Contender, Train, World
 from fade_sim.sim import kernels, layout, primitives, reference
 from fade_sim.sim.measure import METRICS, measure
 from fade_sim.sim.run import _Replica
-from fade_sim.sim.world import make_world
+from fade_sim.sim.world import as_float32, make_world
 
 WORLD = make_world(World(train_prompts=12, test_prompts=5), seed=3)
 LINEAR = make_world(World(train_prompts=12, test_prompts=5, policy="linear"), seed=3)
@@ -62,6 +62,20 @@ def test_kernel_equals_reference_in_other_worlds(switch, world):
     for name in ("head", "theta", "table"):
         np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=0, atol=1e-9, err_msg=name)
     assert np.abs(slow.head).max() > 0.05
+
+
+@pytest.mark.parametrize("world", [WORLD, LINEAR], ids=["bilinear", "linear"])
+@pytest.mark.parametrize("switch", ["sgd", "adam", "count", "stale clip"])
+def test_single_precision_is_the_same_step(switch, world):
+    """Same uniforms, logits rounded to 1e-7: no draw of these 30 steps flips, so the heads agree to 1e-5."""
+    train = Train(**{**BASE, **SWITCHES[switch]})
+    contender = Contender("x", CONTROLLED, controller.init())
+    wide, narrow = (_Replica(train, contender, w, 0) for w in (world, as_float32(world)))
+    for run in (wide, narrow):
+        run.advance(30, lambda n: None)
+    assert narrow.state.head.dtype == np.float32 and np.abs(wide.state.head).max() > 0.05
+    np.testing.assert_allclose(narrow.state.head, wide.state.head, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(narrow.state.theta, wide.state.theta, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in RULES if n != "table"])
@@ -123,13 +137,14 @@ def test_draws_follow_the_policy():
 
 
 def test_measure_equals_definitions():
-    state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
+    run = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0)
+    state = run.state
     rng = np.random.default_rng(0)
     state.head[:] = rng.normal(size=state.head.shape)
     state.theta[:] += rng.normal(size=state.theta.shape)
     out = np.empty(len(METRICS))
     log_binomial = np.log([math.comb(3, c) for c in range(4)])
-    measure(WORLD, state, log_binomial, 8, out)
+    measure(WORLD, state, log_binomial, 8, run.batch, out)
     got = dict(zip(METRICS, out, strict=True))
     pi = reference.policy(WORLD, np.arange(17), state.head, np.concatenate([state.theta, WORLD.bias[12:]]))
     p = (pi * WORLD.success).sum(axis=1)
@@ -150,10 +165,11 @@ def test_measure_equals_definitions():
 
 def test_extreme_logits_stay_finite():
     """A head of size 1e4 puts all mass on one arm: entropies 0, pass@k 0 or 1, nothing NaN."""
-    state = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0).state
+    run = _Replica(Train(**BASE), Contender("x", CONTROLLED, controller.init()), WORLD, 0)
+    state = run.state
     state.head[:] = 1e4 * np.random.default_rng(0).normal(size=state.head.shape)
     out = np.empty(len(METRICS))
-    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), 8, out)
+    measure(WORLD, state, np.log([math.comb(3, c) for c in range(4)]), 8, run.batch, out)
     got = dict(zip(METRICS, out, strict=True))
     assert np.isfinite(out[:16]).all()
     assert got["train_entropy"] < 1e-6

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 import fade_sim
 from fade_sim.sim import primitives
@@ -20,12 +21,17 @@ def run_python(code, **kwargs):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env, **kwargs)
 
 
+@njit
+def policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b):
+    return primitives.policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b)
+
+
 def test_softmax_of_huge_logits():
     """SIM-07: [1000, 1001] -> [.268941, .731059] = 1/(1+e), e/(1+e)."""
     for bias, right in (([1000.0, 1001.0], [0.2689414213699951, 0.7310585786300049]), ([-1e308, 1e308], [0.0, 1.0])):
         feature = np.zeros((1, 1, 2))
         prob = np.empty((1, 2))
-        entropy = primitives.policy(np.array([bias]), 0, np.zeros((1, 1)), True, False, feature, feature, 0, prob, 0)
+        entropy = policy(np.array([bias]), 0, np.zeros((1, 1)), True, True, feature, feature, prob, 0)
         np.testing.assert_allclose(prob[0], right, rtol=1e-14, atol=1e-307)
         assert 0 <= entropy < np.log(2)
 

@@ -27,7 +27,7 @@ def set_scaled(y, j, a, x, i):
 
 @njit
 def cumulate(cdf, j, prob, i):
-    simd.cumulate(cdf, j, prob, i)
+    draws.cumulate(cdf, j, prob, i)
 
 
 @njit
@@ -43,6 +43,11 @@ def add_outer(grad, coef, i, token, hidden, x, work):
 @njit
 def search(cdf, stream, start, found):
     draws.search(cdf, stream, start, found)
+
+
+@njit
+def draw_arms(prob, b, stream, start, cdf, found):
+    draws.draw_arms(prob, b, stream, start, cdf, found)
 
 
 def rows(dtype, *shape, seed=0):
@@ -124,6 +129,6 @@ def test_an_arm_without_probability_is_never_drawn(dtype):
     prob = np.array([[0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25, 0, 0]], dtype)
     found, seen = np.zeros(512, np.uint64), set()
     for stream in range(50):
-        draws.draw_arms(prob, 0, np.uint64(stream), 0, np.empty((1, 12), dtype), found)
+        draw_arms(prob, 0, np.uint64(stream), 0, np.empty((1, 12), dtype), found)
         seen |= set(found.tolist())
     assert seen == {1, 5, 9}
