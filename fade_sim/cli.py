@@ -9,7 +9,8 @@ import threading
 from fade_sim import __version__
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("run", "configs", "methods", "weights", "replay")
+COMMANDS = ("run", "reproduce", "sweep", "configs", "methods", "weights", "replay")
+RESUMED = ("reproduce", "sweep")  # the same command goes on where it was stopped
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +37,30 @@ def build_parser() -> Parser:
     run.add_argument("--threads", type=_count, help="worker threads (default: all cores; results do not depend on it)")
     run.add_argument("--quick", action="store_true", help="3 seeds and a fifth of the steps, unless given")
     run.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+
+    reproduce = sub.add_parser("reproduce", allow_abbrev=False, help="test the claims: scores, figures, one report",
+                               description="Run every experiment, score its claim, draw it, and write report.html. "
+                               "A stopped call goes on where it was.")
+    reproduce.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all, in order)")
+    size = reproduce.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="few seeds, in minutes")
+    size.add_argument("--full", action="store_true", help="all seeds (the default)")
+    reproduce.add_argument("--out", help="folder, new or to resume (default: runs/reproduce-full or -quick)")
+    reproduce.add_argument("--threads", type=_count, help="worker threads (default: all cores)")
+    reproduce.add_argument("--dry-run", action="store_true", help="list what would run and stop")
+
+    sweep = sub.add_parser("sweep", allow_abbrev=False, help="a config over a grid of settings",
+                           description="A config over a grid of settings: a table, a heat map, results.csv. Finished "
+                           "points are never run again. Any setting: --section.key value.")
+    sweep.add_argument("config", nargs="?", help="TOML file or name of a shipped config (default: the main job)")
+    sweep.add_argument("--grid", action="append", metavar="KEY=V,V,...",
+                       help="swept setting, e.g. method.delta=.3,.5,1; up to three times")
+    sweep.add_argument("--metric", default="test_pass@1", help="what the picture shows (default test_pass@1)")
+    sweep.add_argument("--seeds", type=_count, help="number of seeds (worlds and samples)")
+    sweep.add_argument("--out", help="folder, new or to resume (default: runs/sweep-<name>-<axes>)")
+    sweep.add_argument("--threads", type=_count, help="worker threads (default: all cores)")
+    sweep.add_argument("--quick", action="store_true", help="3 seeds and a fifth of the steps, unless given")
+    sweep.add_argument("--dry-run", action="store_true", help="list the points and stop")
 
     sub.add_parser("configs", allow_abbrev=False, help="list the shipped configs")
 
@@ -104,18 +129,18 @@ def split_options(argv: list[str], wanted) -> tuple[list[str], dict[str, str]]:
 
 
 def parse(argv: list[str]):
-    """(arguments, free options): dotted overrides of `run`, rule parameters of `weights`."""
+    """(arguments, free options): dotted overrides of `run` and `sweep`, rule parameters of `weights`."""
     parser = build_parser()
     command = argv[0] if argv else ""
     if command and not command.startswith("-") and command not in COMMANDS:
         raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     free: dict[str, str] = {}
-    if command == "run":
+    if command in ("run", "sweep"):
         argv, free = split_options(argv, lambda key: "." in key)
     elif command == "weights":
         argv, free = split_options(argv, lambda key: key not in ("group-size", "figure", "help", "all"))
     given = [token.partition("=")[0] for token in argv if token.startswith("--")]
-    twice = [name for name in given if given.count(name) > 1 and name != "--method"]
+    twice = [name for name in given if given.count(name) > 1 and name not in ("--method", "--grid")]
     if twice:
         raise InputError(f"{command}: {twice[0]} is given twice")
     args, extra = parser.parse_known_args(argv)
@@ -148,7 +173,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fade-sim: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fade-sim: interrupted; no half-written folder is left", file=sys.stderr)
+        left = "no half-written folder is left"
+        if argv[0] in RESUMED:
+            left = "what is finished is kept: the same command goes on from there"
+        print(f"fade-sim: interrupted; {left}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone (`| head`): not an error

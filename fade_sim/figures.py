@@ -215,3 +215,81 @@ def replay_figure(report, path: Path) -> None:
         ax.grid(visible=False)
         ax.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8, handlelength=1.2, borderaxespad=0.1)
         save(figure, path)
+
+
+def sweep_figure(axes, panels: list[dict], metric: str, path: Path) -> None:
+    """A metric at the end of training over a grid: lines for one axis, heat maps for two, columns for a third.
+
+    axes: key and values of each; panels: per regime and rule its names and the metric of each seed by
+    position on the axes.
+    """
+    with matplotlib.rc_context(STYLE):
+        if len(axes) == 1:
+            figure = _sweep_lines(axes[0], panels, metric)
+        else:
+            figure = _sweep_maps(axes, panels, metric)
+        save(figure, path)
+
+
+def _sweep_lines(axis, panels: list[dict], metric: str) -> Figure:
+    """A panel per regime, a line per rule; 95% intervals over seeds, or with few seeds a dot for each."""
+    regimes = list(dict.fromkeys(panel["regime"] for panel in panels))
+    rules = list(dict.fromkeys(panel["rule"] for panel in panels))
+    figure, grid = _figure(1, len(regimes), (1.6 + 4.0 * len(regimes), 4.2), sharey=True)
+    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) and np.isfinite(v) for v in axis.values)
+    x = np.array(axis.values if numeric else range(len(axis.values)), dtype=float)
+    order = np.argsort(x, kind="stable")
+    for ax, regime in zip(grid[0], regimes, strict=True):
+        for panel in (p for p in panels if p["regime"] == regime):
+            seeds = np.array([panel["values"][(i,)] for i in order])
+            mean, half = interval(seeds)
+            style = rule_style(panel["rule"], rules)
+            few = seeds.shape[1] < FEW_SEEDS
+            ax.errorbar(x[order], mean, yerr=None if few else half, marker="o", ms=4, lw=1.6, capsize=3,
+                        label=panel["rule"], **style)
+            if few:
+                ax.plot(x[order], seeds, ".", ms=3, alpha=0.6, color=style["color"])
+        ax.set(xlabel=axis.key, title=regime)
+        if numeric and x.min() > 0 and x.max() > 20 * x.min():
+            ax.set_xscale("log")
+        ax.set_xticks(x, [str(value) for value in axis.values])
+        ax.minorticks_off()
+    grid[0, 0].set_ylabel(metric)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _sweep_maps(axes, panels: list[dict], metric: str) -> Figure:
+    """A heat map per regime and rule (and value of the third axis), all on one colour scale."""
+    maps = []
+    for panel in panels:
+        name = " / ".join(part for part in (panel["rule"], panel["regime"]) if part)
+        for k in range(len(axes[2].values)) if len(axes) > 2 else (None,):
+            tail = () if k is None else (k,)
+            seeds = np.array([[panel["values"][(i, j, *tail)] for j in range(len(axes[1].values))]
+                              for i in range(len(axes[0].values))])
+            title = name + (f"\n{axes[2].key} = {axes[2].values[k]}" if tail else "")
+            maps.append((title, np.stack(interval(seeds), axis=-1)))
+    columns = len(axes[2].values) if len(axes) > 2 else min(4, len(maps))
+    rows = -(-len(maps) // columns)
+    cell = 0.95, 0.5  # inches, wide enough for "0.123" over its half-width
+    size = columns * (1.3 + cell[0] * len(axes[1].values)) + 1, rows * (1.2 + cell[1] * len(axes[0].values))
+    means = np.concatenate([values[..., 0].ravel() for _, values in maps])
+    low, high = (np.nanmin(means), np.nanmax(means)) if np.isfinite(means).any() else (0.0, 1.0)
+    figure, grid = _figure(rows, columns, (max(size[0], 4.5), max(size[1], 2.6)))
+    for ax in grid.flat[len(maps):]:
+        ax.set_visible(False)
+    for ax, (title, values) in zip(grid.flat, maps, strict=False):
+        drawn = ax.imshow(values[..., 0], vmin=low, vmax=high, aspect="auto", cmap="viridis")
+        for (i, j), mean in np.ndenumerate(values[..., 0]):
+            half = values[i, j, 1]
+            text = "-" if np.isnan(mean) else f"{mean:.3f}" + ("" if np.isnan(half) else f"\n±{half:.3f}")
+            ax.text(j, i, text, ha="center", va="center", fontsize=7.5,
+                    color="white" if high > low and (mean - low) / (high - low) < 0.6 else "black")
+        ax.set_xticks(range(len(axes[1].values)), [str(value) for value in axes[1].values])
+        ax.set_yticks(range(len(axes[0].values)), [str(value) for value in axes[0].values])
+        ax.set(xlabel=axes[1].key, ylabel=axes[0].key)
+        ax.set_title(title, fontsize=9.5)
+        ax.grid(visible=False)
+    figure.colorbar(drawn, ax=list(grid.flat), label=f"{metric}, ± 95% interval", shrink=0.9)
+    return figure

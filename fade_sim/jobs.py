@@ -1,21 +1,13 @@
 """What each command does. Heavy imports happen inside, after the input has been checked."""
 
-import platform
 import re
-import sys
 import time
 from pathlib import Path
 
-from fade_sim import __version__, config
+from fade_sim import config
 from fade_sim.errors import InputError, nearest
-
-
-def _console(stderr: bool = False):
-    from rich.console import Console
-
-    # A pipe has no width of its own: keep tables readable instead of folded at 80.
-    return Console(stderr=stderr, highlight=False, markup=False, width=None if sys.stdout.isatty() or stderr else 110)
-
+from fade_sim.terminal import meta, note
+from fade_sim.terminal import new_console as _console
 
 # --- run ------------------------------------------------------------------------------------------
 
@@ -49,7 +41,7 @@ def run(args, free: dict[str, str]) -> None:
                 lines.writelines(store.to_json(row) + "\n" for row in report.metric_rows(name, trace))
         store.write_arrays(folder / "arrays.npz", report.arrays(traces))
         (folder / "summary.json").write_text(store.to_json(summary, indent=1) + "\n")
-        (folder / "meta.json").write_text(store.to_json(_meta(began, args.threads), indent=1) + "\n")
+        (folder / "meta.json").write_text(store.to_json(meta(began, args.threads), indent=1) + "\n")
     console = _console()
     for name, trace in traces.items():
         said = name if name == subtitles[name] else f"{name}: {subtitles[name]}"
@@ -68,19 +60,22 @@ def _resolve(args, free: dict[str, str]) -> config.Config:
                 raise InputError(f"--{key} and --{key.split('.')[1].replace('_', '-')} are both given")
             overrides[key] = value
     cfg = config.load(args.config, overrides)
-    for note in cfg.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if not args.quick:
-        return cfg
-    raw, rows = dict(cfg.raw), []
-    for row in cfg.raw["regime"]:  # what was asked for by name stays
+    for text in cfg.notes:
+        note(text)
+    return shortened(cfg, overrides) if args.quick else cfg
+
+
+def shortened(cfg: config.Config, given) -> config.Config:
+    """--quick: at most 3 seeds and a fifth of the steps; what was given by name stays."""
+    rows = []
+    for row in cfg.raw["regime"]:
         train = dict(row["train"])
-        if "train.seeds" not in overrides:
+        if "train.seeds" not in given:
             train["seeds"] = min(3, train["seeds"])
-        if "train.steps" not in overrides:
+        if "train.steps" not in given:
             train["steps"] = -(-train["steps"] // 5)
         rows.append({**row, "train": train})
-    return config.resolve({**raw, "regime": rows}, {}, "config")
+    return config.resolve({**cfg.raw, "regime": rows}, {}, "config")
 
 
 def _solve_rates(path: str):
@@ -118,18 +113,18 @@ def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
     return traces
 
 
-def _meta(began: float, threads: int | None) -> dict:
-    """Facts that may differ between two identical runs; nowhere else in the folder."""
-    import matplotlib
-    import numba
-    import numpy
+def sweep(args, free: dict[str, str]) -> None:
+    """A grid of settings: a table, a picture, results.csv."""
+    from fade_sim import sweep as sweeps
 
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)), "seconds": round(time.time() - began, 2),
-        "threads": threads, "version": __version__, "python": platform.python_version(), "numpy": numpy.__version__,
-        "numba": numba.__version__, "matplotlib": matplotlib.__version__, "machine": platform.machine(),
-        "system": platform.system(),
-    }
+    sweeps.command(args, {key: config.parse_value(value) for key, value in free.items()})
+
+
+def reproduce(args, free: dict[str, str]) -> None:
+    """Every experiment: run, score, figure, report."""
+    from fade_sim.experiments import reproduce as reproduction
+
+    reproduction.command(args)
 
 
 def configs(args, free: dict[str, str]) -> None:

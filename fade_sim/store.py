@@ -84,6 +84,20 @@ def _lock(final: Path) -> tuple[Path, int] | None:
     return staging, handle
 
 
+def resumable_folder(out: str) -> Path:
+    """A folder that is new, empty or of an earlier call of the same kind (it has cells/: finished work)."""
+    folder = Path(out)
+    try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise InputError(f"{folder}: is a file, expected a folder to create or to resume")
+        if folder.is_dir() and not (folder / "cells").is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder}: is not of an earlier call (it has no cells/); give another --out")
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    return folder
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that it is either absent, or old, or whole.
 

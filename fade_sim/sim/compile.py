@@ -18,11 +18,13 @@ _SOURCES = sorted([*_PACKAGE.glob("sim/*.py"), *_PACKAGE.glob("advantage/*.py")]
 _FASTMATH = {"contract"}
 
 
+SOURCE_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
+
+
 def _cache_dir() -> str | None:
     """A writable folder for this exact source, or None."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
     root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "fade-sim" / digest
+    folder = Path(root) / "fade-sim" / SOURCE_DIGEST
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
