@@ -4,6 +4,7 @@ Shapes: M answer tokens, N rollouts; `row` (M,) is the rollout of a token. Signs
 raises the probability of a token. Loss = -objective.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -56,16 +57,16 @@ def token_loss(logprob, old, advantage, row, train: Train, loss: Loss, *, refere
     weight = advantage.to(logprob)[row]
     on_policy = logprob - logprob.detach()  # 0 with the gradient of logprob
     if old is None or train.correction == "none":
-        log_ratio = on_policy
+        log_ratio = torch.zeros_like(on_policy)
     else:
-        log_ratio = logprob - old.float()
+        log_ratio = (logprob - old.float()).detach()
         if loss.ratio == "sequence":
-            total = torch.zeros_like(advantage, dtype=torch.float32).index_add(0, row, log_ratio.detach())
-            log_ratio = total[row] + on_policy
+            log_ratio = torch.zeros_like(advantage, dtype=torch.float32).index_add(0, row, log_ratio)[row]
     cut = torch.zeros_like(logprob, dtype=torch.bool)
     if loss.ratio_cap is not None:  # in logs: the exponential of a long sum overflows
-        excess = (log_ratio.detach() - torch.tensor(loss.ratio_cap).log()).clamp(min=0.0)
-        cut, log_ratio = excess > 0, log_ratio - excess
+        limit = math.log(loss.ratio_cap)
+        cut, log_ratio = log_ratio > limit, log_ratio.clamp(max=limit)
+    log_ratio = log_ratio + on_policy
     ratio = torch.exp(log_ratio)
     surrogate = ratio * weight
     if train.correction == "clip":
