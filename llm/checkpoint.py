@@ -9,6 +9,7 @@ metrics.jsonl. Random numbers are keyed by seed, step and group, so there is no 
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,9 @@ def _tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def _dcp(function, tensors: dict, path: Path, ranks: Ranks) -> None:
-    function(tensors, checkpoint_id=str(path), no_dist=ranks.size == 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as meant
+        function(tensors, checkpoint_id=str(path), no_dist=ranks.size == 1)
 
 
 # --- rollouts in waiting -------------------------------------------------------------------------------

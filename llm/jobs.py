@@ -100,6 +100,7 @@ def _train(settings, folder: Path | None, out: str | None, ranks) -> None:
         last: dict = {}
 
         def record(row: dict) -> None:
+            last.clear()
             last.update(row)
             if metrics is not None:
                 metrics.write(row)

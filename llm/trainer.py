@@ -14,6 +14,7 @@ import torch
 
 from fade_sim.advantage import BatchStats, advantages, controller, make, step_table
 from fade_sim.errors import InputError
+from fade_sim.store import plain
 from llm import probes
 from llm.batch import Rollouts, concat, micro_batches
 from llm.config import Settings
@@ -65,7 +66,7 @@ class Trainer:
         """Train to the last step. record(row) after every step; save() when a checkpoint is due."""
         every = self.settings.parallel.save_every
         if self.step == 0:
-            record({"step": 0, **self.evaluate()})
+            record(plain({"step": 0, **self.evaluate()}))
         while self.step < self.train.steps:
             record(self.advance())
             if every and self.step % every == 0 and self.step < self.train.steps:
@@ -84,7 +85,7 @@ class Trainer:
         self.step += 1
         if probe is not None:
             row |= probe.row(self, table) | self.evaluate()
-        return row
+        return plain(row)
 
     # --- collect ---------------------------------------------------------------------------------------
 

@@ -217,7 +217,7 @@ def test_entropy_bonus_raises_entropy():
     H = torch.special.entr(torch.softmax(z, 0)).sum()
     out = token_loss(torch.log_softmax(z, 0)[:1], None, torch.zeros(1), torch.tensor([0]), Train(),
                      Loss(entropy_coef=0.01), entropy=H[None])
-    assert out.loss.item() == F32(-0.01 * float(H))
+    assert out.loss.item() == F32(-0.01 * H.item())
     out.loss.sum().backward()
     moved = (z - z.grad).detach()
     assert torch.special.entr(torch.softmax(moved, 0)).sum() > H
