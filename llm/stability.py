@@ -4,7 +4,9 @@ A step adds lr * sum_i A_i w_i s_i to the parameters, s_i = grad log pi of rollo
 tokens) and w_i the factor of the loss's denominator. With rollouts `age` updates old the feedback
 matrix is E_x[(m_F - m_S)(x) E[N w_i s_i s_i^T | x]] (`fade_sim.theory.stability`), so each score is
 scaled by sqrt(N w_i). AdamW: by the square root of its step per unit gradient too; its momentum is
-left out. The head alone is a lower bound, and a poor one.
+left out. The head alone is a lower bound, and a poor one. The exact feedback matrix is
+E[A Hess log pi], equal to this one if the curvature does not depend on the sampled rollout: for a
+rule with m_S = m_F this form is 0 and the exact one is not.
 """
 
 import numpy as np

@@ -62,19 +62,18 @@ def uninterrupted(base, tmp_path_factory):
     return contents(folder), time.time() - began
 
 
-def interrupted(base, folder, kills, rng, seconds) -> dict[str, bytes]:
-    """A run that is killed `kills` times at random moments and resumed until it is complete."""
-    began, code = time.time(), None
-    limit = rng.uniform(0, seconds)
-    code = forked(arguments(base, folder), lambda: time.time() - began > limit)
-    while code != 0:
+def interrupted(base, folder, kills, rng, seconds) -> int:
+    """A run that is killed up to `kills` times at random moments, and resumed until it is complete; kills done."""
+    done = 0
+    while True:
+        resume = (folder / "config.toml").exists()  # False: killed before there was a run
+        began, limit = time.time(), rng.uniform(0, seconds) if done < kills else np.inf
+        code = forked(["train", "--resume", str(folder)] if resume else arguments(base, folder),
+                      lambda: time.time() - began > limit)  # noqa: B023
+        if code == 0:
+            return done
         assert code == -signal.SIGKILL
-        kills -= 1
-        if not (folder / "config.toml").exists():  # killed before there was a run
-            return interrupted(base, folder, kills, rng, seconds)
-        began, limit = time.time(), rng.uniform(0, seconds) if kills > 0 else np.inf
-        code = forked(["train", "--resume", str(folder)], lambda: time.time() - began > limit)  # noqa: B023
-    return contents(folder)
+        done += 1
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(base, uninterrupted, tmp_path, monkeypatch):
@@ -93,9 +92,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(base, uninterrupted, tmp_path, m
 def test_a_hundred_kills_at_random_moments(base, uninterrupted, tmp_path, monkeypatch):
     monkeypatch.chdir(HERE)
     whole, seconds = uninterrupted
-    rng = np.random.default_rng(0)
-    for i in range(25):
-        assert interrupted(base, tmp_path / f"run{i}", 4, rng, seconds) == whole
+    rng, kills, runs = np.random.default_rng(0), 0, 0
+    while kills < 100:
+        folder = tmp_path / f"run{runs}"
+        kills, runs = kills + interrupted(base, folder, 8, rng, seconds), runs + 1
+        assert contents(folder) == whole
 
 
 def test_a_folder_is_never_overwritten_and_a_complete_run_not_resumed(base, uninterrupted, tmp_path, capsys):
