@@ -153,7 +153,8 @@ class Probe:
         out |= self._head(trainer.first_head)
         out |= self._correlations()
         if self.settings.probe.stability:
-            out |= measure_stability(trainer, table, age=float(trainer.step - self.batch.rollouts.born.double().mean()))
+            age = float(trainer.step - 1 - self.batch.rollouts.born.double().mean())
+            out |= measure_stability(trainer, table, max(age, trainer.train.staleness))  # the first steps are younger
         return out
 
     def _entropy(self, gradient: bool) -> tuple[float, dict | None]:

@@ -28,7 +28,7 @@ def measure_stability(trainer, table, age: float) -> dict:
     """Lambda, growth per step, safe delta and alarm at the current weights, cross-validated and in-sample.
 
     Samples fresh rollouts, 2 G of each of probe.rollouts/(2 G) training prompts: their masses under the
-    step's table are then unbiased. age: mean age of the rollouts learned from, in updates.
+    step's table are then unbiased. age: of the rollouts learned from, in updates.
     """
     s, G = trainer.settings, trainer.train.group_size
     if trainer.ranks.size > 1:
@@ -45,7 +45,7 @@ def measure_stability(trainer, table, age: float) -> dict:
     successes = rollouts.reward.view(prompts, each).sum(dim=1).numpy().astype(np.int64)
     chance = subset_probabilities(successes, np.full(prompts, each), G)
     m_S, m_F = expected_masses(table, chance)
-    lag, out = round(age), {"age_measured": age}
+    lag, out = round(age), {}
     for name, gram in grams.items():
         rows = np.split(coordinates(gram), prompts)
         for suffix, crossed in (("", True), ("_in_sample", False)):

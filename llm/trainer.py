@@ -79,12 +79,14 @@ class Trainer:
         batch = self.queue.popleft()
         table, advantage = self.weigh(batch)
         due = self.step + 1 == self.train.steps or (self.step + 1) % self.train.record == 0
-        probe = probes.Probe(self.policy, batch, self.settings, self.ranks) if due else None
+        probe = probes.Probe(self.policy, batch, self.settings, self.ranks) if due or self.step == 0 else None
         learned = self.learn(batch, advantage)
         row = {"step": self.step + 1, **probes.step_row(self, batch, table, advantage, learned)}
         self.step += 1
         if probe is not None:
-            row |= probe.row(self, table) | self.evaluate()
+            row |= probe.row(self, table)
+        if due:
+            row |= self.evaluate()
         return plain(row)
 
     # --- collect ---------------------------------------------------------------------------------------
