@@ -4,7 +4,6 @@ Shapes: N rollouts, T tokens. Prompts are padded on the left, answers on the rig
 answers of a batch start in one column.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import torch
@@ -75,8 +74,10 @@ def _width(rollouts: Rollouts) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def micro_batches(rows: int, size: int, count: int | None = None) -> Iterator[slice]:
-    """Slices of at most `size` rows; `count` asks for that many, the last of them empty if need be."""
-    needed = max(-(-rows // size), 1)
-    for i in range(max(needed, count or 0)):
-        yield slice(min(i * size, rows), min((i + 1) * size, rows))
+def micro_batches(rows: int, size: int, ranks) -> list[tuple[slice, bool]]:
+    """(slice of at most `size` rows, True); as many on every process: who has fewer repeats row 0 with False.
+
+    Sharded calls are collective. A piece marked False takes part, and counts for nothing.
+    """
+    own = [(slice(i, min(i + size, rows)), True) for i in range(0, rows, size)]
+    return own + [(slice(0, 1), False)] * (int(ranks.max(len(own))) - len(own))

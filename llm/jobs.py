@@ -73,7 +73,7 @@ def train(args, free: dict[str, str]) -> None:
     try:
         _train(settings, folder, args.out, ranks)
     finally:
-        ranks.close()
+        ranks.close(failed=sys.exc_info()[0] is not None)
 
 
 def _train(settings, folder: Path | None, out: str | None, ranks) -> None:

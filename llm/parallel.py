@@ -52,10 +52,11 @@ class Ranks:
         if self.size > 1:
             dist.barrier()
 
-    def close(self) -> None:
-        """Without it some runs abort after their work is done."""
+    def close(self, failed: bool = False) -> None:
+        """Leave together: without it some runs abort after their work is done. After a failure there is no waiting."""
         if self.size > 1:
-            dist.barrier()
+            if not failed:
+                dist.barrier()
             dist.destroy_process_group()
 
 

@@ -44,7 +44,7 @@ class Policy(torch.nn.Module):
 
     def checkpoint_activations(self) -> None:
         """Recompute the blocks in the backward pass instead of keeping what they computed."""
-        self.model.gradient_checkpointing_enable()
+        getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)()
         self.model.enable_input_require_grads()
         self.checkpointing = True
 

@@ -108,16 +108,15 @@ def sampler_ratio(policy, rollouts: Rollouts, settings) -> float:
     return float(torch.exp(logprob - part.logprob[part.answer]).mean())
 
 
-def with_entropy(policy, rollouts: Rollouts, settings) -> Rollouts:
+def with_entropy(policy, rollouts: Rollouts, settings, ranks) -> Rollouts:
     """The same rollouts, their entropies measured by the trainer."""
     entropy = torch.zeros_like(rollouts.logprob)
-    for rows in micro_batches(len(rollouts), settings.parallel.micro_batch):
-        part = replace(rollouts, **{k: v[rows] for k, v in rollouts.tensors().items()}).to(policy.device)
+    for rows, real in micro_batches(len(rollouts), settings.parallel.micro_batch, ranks):
+        part = Rollouts(**{k: v[rows] for k, v in rollouts.tensors().items()}).to(policy.device)
         with torch.no_grad():
             values = policy.score(part, settings.rollout.temperature, settings.parallel.chunk).entropy.cpu()
-        block = torch.zeros_like(rollouts.logprob[rows])
-        block[rollouts.answer[rows]] = values
-        entropy[rows] = block
+        if real:
+            entropy[rows] = entropy[rows].masked_scatter(rollouts.answer[rows], values)
     return replace(rollouts, entropy=entropy)
 
 
@@ -134,7 +133,8 @@ class Probe:
     """Costly diagnostics of one step: built before the update, read after it."""
 
     def __init__(self, policy, batch, settings, ranks):
-        self.policy, self.batch, self.settings, self.ranks = policy, batch, settings, ranks
+        self.policy, self.rollouts, self.settings, self.ranks = policy, batch.rollouts, settings, ranks
+        self.counted = batch.counted
         self.slope = settings.probe.entropy_slope
         if self.slope:
             self.before, self.gradient = self._entropy(gradient=True)
@@ -153,23 +153,21 @@ class Probe:
         out |= self._head(trainer.first_head)
         out |= self._correlations()
         if self.settings.probe.stability:
-            age = float(trainer.step - 1 - self.batch.rollouts.born.double().mean())
+            age = float(trainer.step - 1 - self.rollouts.born.double().mean())
             out |= measure_stability(trainer, table, max(age, trainer.train.staleness))  # the first steps are younger
         return out
 
     def _entropy(self, gradient: bool) -> tuple[float, dict | None]:
         """(mean entropy of this batch's answer tokens under the policy, its gradient by name)."""
-        s, rollouts = self.settings, self.batch.rollouts
-        tokens = float(self.ranks.sum(int(rollouts.length.sum())))
-        pieces = list(micro_batches(len(rollouts), s.parallel.micro_batch))
-        pieces += [slice(0, 1)] * (int(self.ranks.max(len(pieces))) - len(pieces))
+        s, rollouts = self.settings, self.rollouts
+        tokens = float(self.ranks.sum(int((rollouts.length * self.counted).sum())))
         total = 0.0
-        for i, rows in enumerate(pieces):
-            part = rollouts.select(rows).to(self.policy.device)
+        for rows, real in micro_batches(len(rollouts), s.parallel.micro_batch, self.ranks):
+            part, share = rollouts.select(rows).to(self.policy.device), self.counted[rows] * real / tokens
             with torch.set_grad_enabled(gradient):
                 entropy = self.policy.score(part, s.rollout.temperature, s.parallel.chunk,
-                                            entropy_grad=gradient).entropy.sum()
-                entropy = entropy * (1.0 if i * s.parallel.micro_batch < len(rollouts) else 0.0) / tokens
+                                            entropy_grad=gradient).entropy
+                entropy = (entropy * share.to(entropy).repeat_interleave(part.length)).sum()
             total += float(entropy.detach())
             if gradient:
                 (entropy * self.ranks.size).backward()
@@ -183,15 +181,16 @@ class Probe:
 
     def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
         """(second moment (d, d) of the hidden states of answer tokens, mean hidden state of each rollout (N, d))."""
-        rollouts, second, means = self.batch.rollouts, 0.0, []
-        for rows in micro_batches(len(rollouts), self.settings.parallel.micro_batch):
-            part = rollouts.select(rows).to(self.policy.device)
+        rollouts, second, means = self.rollouts, 0.0, []
+        for rows, real in micro_batches(len(rollouts), self.settings.parallel.micro_batch, self.ranks):
+            part, own = rollouts.select(rows).to(self.policy.device), self.counted[rows].to(self.policy.device) & real
             with torch.no_grad():
                 h = self.policy.hidden(part).double()
-            second = second + h.T @ h
             row = torch.arange(len(part), device=h.device).repeat_interleave(part.length)
+            h = h * own[row, None]
+            second = second + h.T @ h
             total = torch.zeros(len(part), h.shape[1], dtype=h.dtype, device=h.device).index_add(0, row, h)
-            means.append((total / part.length[:, None]).cpu().numpy())
+            means += [(total / part.length[:, None])[own].cpu().numpy()]
         return self.ranks.sum(second.cpu().numpy()), np.concatenate(means)
 
     def _head(self, first) -> dict:
@@ -210,19 +209,17 @@ class Probe:
 
     def _correlations(self) -> dict:
         """Residual correlations of the mean hidden states of rollouts, by both definitions."""
-        rollouts = self.batch.rollouts
-        groups, at, size = np.unique(rollouts.group.numpy(), return_inverse=True, return_counts=True)
-        shape = len(groups), int(size.max())
-        hidden = np.zeros((*shape, self.hidden[1].shape[1]))
-        weight, success = np.zeros(shape), np.zeros(shape, dtype=bool)
-        seen: dict = {}
-        for i, g in enumerate(at):
-            key = g, tuple(rollouts.ids[i][rollouts.answer[i]].tolist())
-            if key not in seen:
-                place = g, sum(k[0] == g for k in seen)
-                seen[key] = place
-                hidden[place], success[place] = self.hidden[1][i], bool(rollouts.reward[i])
-            weight[seen[key]] += 1
+        r, own = self.rollouts, self.counted
+        text = [tuple(ids[mask].tolist()) for ids, mask in zip(r.ids[own], r.answer[own], strict=True)]
+        mine = list(zip(r.group[own].tolist(), text, r.reward[own].tolist(), self.hidden[1], strict=True))
+        distinct: dict = {}  # group -> answer -> [hidden state, success, count]
+        for group, answer, reward, hidden in sorted(sum(self.ranks.gather(mine), []), key=lambda row: row[:2]):
+            distinct.setdefault(group, {}).setdefault(answer, [hidden, reward == 1, 0])[2] += 1
+        shape = len(distinct), max(map(len, distinct.values()))
+        hidden, weight, success = np.zeros((*shape, len(self.hidden[0]))), np.zeros(shape), np.zeros(shape, dtype=bool)
+        for i, answers in enumerate(distinct.values()):
+            for j, (state, reward, count) in enumerate(answers.values()):
+                hidden[i, j], success[i, j], weight[i, j] = state, reward, count
         first = np.linalg.eigh(self.hidden[0])[1][:, -1]
         rho = residual_correlation(hidden, weight, success, direction=first)
         return {"rho_success": rho.distinct_success, "rho_failure": rho.distinct_failure,

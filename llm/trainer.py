@@ -129,7 +129,7 @@ class Trainer:
         out = self.roller.collect(self.policy, self.split.train, index, mine, self.train.group_size,
                                   [self.train.seed, _STREAM], self.step)
         if bool(out.entropy.isnan().any()):  # the engine does not measure it
-            out = probes.with_entropy(self.policy, out, self.settings)
+            out = probes.with_entropy(self.policy, out, self.settings, self.ranks)
         return out.select(slice(0, max(sum(i < len(groups) for i in places), 1) * self.train.group_size))
 
     def check_agreement(self, rollouts: Rollouts) -> None:
@@ -170,28 +170,25 @@ class Trainer:
             [length.sum(), (length > 0).sum(), batch.counted.sum()])))
         weight = token_weights(length, totals, s.loss.denominator, s.loss.constant_length or s.rollout.max_tokens)
         weight = weight * active
-        pieces = list(micro_batches(len(rollouts), s.parallel.micro_batch))
-        pieces += [slice(0, 0)] * (int(self.ranks.max(len(pieces))) - len(pieces))
+        pieces = micro_batches(len(rollouts), s.parallel.micro_batch, self.ranks)
         on_policy = bool((rollouts.born == self.step).all())
-        old = [None if on_policy else rollouts.select(rows) for rows in pieces]
+        old = [None if on_policy else rollouts.select(rows) for rows, _ in pieces]
         old = [None if part is None else part.logprob[part.answer] for part in old]
         learned = probes.Learned()
         for epoch in range(self.train.epochs):
-            for i, rows in enumerate(pieces):
-                learned.add(*self.backward(rollouts, rows, old, i, advantage, weight), epoch)
+            for i, (rows, real) in enumerate(pieces):
+                learned.add(*self.backward(rollouts, rows, old, i, advantage, weight if real else 0 * weight), epoch)
             learned.grad_norm.append(self.optimiser.step(self.ranks))
         return learned
 
     def backward(self, rollouts: Rollouts, rows: slice, old: list, i: int, advantage, weight) -> tuple:
         """Gradient of one micro-batch, added to the others; returns sums over its tokens."""
-        s, idle = self.settings, rows.start == rows.stop
-        if idle:  # another process still has work: take part with weight 0
-            rows, weight = slice(0, 1), torch.zeros_like(weight)
+        s = self.settings
         part = rollouts.select(rows).to(self.policy.device)
         scores = self.policy.score(part, s.rollout.temperature, s.parallel.chunk,
                                    entropy_grad=bool(s.loss.entropy_coef))
-        behaviour = None if idle else old[i]  # None: the policy itself, ratio exactly 1
-        if old[i] is None and self.train.epochs > 1:
+        behaviour = old[i]  # None: the policy itself, ratio exactly 1
+        if behaviour is None and self.train.epochs > 1:
             old[i] = scores.logprob.detach()  # what later epochs are compared with
         row = torch.arange(len(part), device=part.ids.device).repeat_interleave(part.length)
         reference = None
