@@ -252,9 +252,15 @@ def spectrum(matrix):
         raise InputError(f"non-finite input: {bad} of {matrix.size} entries of the matrix are NaN or infinite")
     top = abs(matrix).max(axis=(-2, -1), keepdims=True)
     s = np.linalg.svd(matrix / np.where(top > 0, top, 1.0), compute_uv=False)
-    energy = s**2
-    total = np.where(top[..., 0, 0] > 0, energy.sum(axis=-1), np.nan)
-    rank1 = energy[..., 0] / total
+    return ranks_of_energies(s**2)
+
+
+def ranks_of_energies(energy):
+    """`spectrum` from the squared singular values (..., r) of a matrix, in any order; NaN where all are 0."""
+    energy = np.asarray(energy, dtype=np.float64)
+    total = energy.sum(axis=-1)
+    total = np.where(total > 0, total, np.nan)
+    rank1 = energy.max(axis=-1) / total
     share = energy / total[..., None]
     effective = np.exp(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=-1))
     return rank1[()], (1.0 / rank1)[()], effective[()]

@@ -31,6 +31,8 @@ def build_parser() -> Parser:
                            "config. Any setting: --section.key value, e.g. --method.name fade --train.steps 300. "
                            "Several processes: torchrun --nproc-per-node 2 -m llm.cli train ...")
     _common(train, "runs/<name>-<n>")
+    train.add_argument("--rule", help="label of the rule, where the config compares several")
+    train.add_argument("--regime", help="name of the regime, where the config has several")
     train.add_argument("--resume", metavar="FOLDER", help="continue a run that was interrupted")
     train.add_argument("--ranks", type=_count, help="processes that --dry-run plans for")
     train.add_argument("--dry-run", action="store_true",
@@ -55,8 +57,6 @@ def build_parser() -> Parser:
 
 def _common(parser, default: str) -> None:
     parser.add_argument("config", nargs="?", help="TOML file or name of a shipped config (default: tiny)")
-    parser.add_argument("--rule", help="label of the rule, where the config compares several")
-    parser.add_argument("--regime", help="name of the regime, where the config has several")
     parser.add_argument("--out", help=f"folder to create (default: {default})")
 
 

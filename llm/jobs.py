@@ -22,8 +22,7 @@ def check(args, free: dict[str, str]) -> None:
 
 def pretrain(args, free: dict[str, str]) -> None:
     """Train the small transformer from scratch; writes a Hugging Face folder with pretrain.json."""
-    settings = config.load(args.config, _overrides(free), rule=args.rule, regime=args.regime, alone=True)
-    _notes(settings)
+    settings = config.load(args.config or "tiny", _overrides(free), alone=True)
     if args.dry_run:
         _print_toml({"pretrain": settings.raw["pretrain"], "data": settings.raw["data"]})
         return
@@ -159,8 +158,7 @@ def evaluate(args, free: dict[str, str]) -> None:
     if run and not path.is_dir():
         raise InputError(f"{folder}: this run is not complete, it has no model yet")
     settings = config.load(args.config or (folder / "config.toml" if run else "tiny"),
-                           {**_overrides(free), "model.path": str(path), "model.lora_rank": 0},
-                           rule=args.rule, regime=args.regime, alone=True)
+                           {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
     from llm.data import problems
     from llm.evaluate import evaluate as run_eval
     from llm.parallel import Ranks

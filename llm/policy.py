@@ -44,8 +44,9 @@ class Policy(torch.nn.Module):
 
     def checkpoint_activations(self) -> None:
         """Recompute the blocks in the backward pass instead of keeping what they computed."""
-        getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)()
-        self.model.enable_input_require_grads()
+        enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+        self.model.disable_input_require_grads()  # a hook that only the other kind of checkpointing needs
         self.checkpointing = True
 
     def forward(self, call: str, **inputs):

@@ -115,10 +115,12 @@ def rollout_gradients(policy, rollouts: Rollouts, temperature: float, chunk: int
 
     each = vmap(grad(total), in_dims=(None, 0, 0, 0, 0))
     out = {name: torch.empty((len(rollouts), *p.shape), dtype=torch.float32) for name, p in parameters.items()}
+    policy.checkpointing, checkpointing = False, policy.checkpointing
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the kernel that vmap can batch
         for start in range(0, len(rollouts), chunk):
             rows = slice(start, start + chunk)
             inputs = (x[rows].to(device) for x in (rollouts.ids, bias, position, rollouts.answer))
             for name, g in each(parameters, *inputs).items():
                 out[name][rows] = g
+    policy.checkpointing = checkpointing
     return out
