@@ -45,6 +45,7 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
     of range, and on settings that only the simulator can honour.
     """
     raw, where = config.read_toml(shipped().get(str(source), source) if not Path(source).is_file() else source)
+    _refuse_misplaced(raw, where)
     overrides = dict(overrides or {})
     own = {name: dict(raw.get(name, {})) if isinstance(raw.get(name, {}), dict) else raw[name] for name in SECTIONS}
     for dotted in [key for key in overrides if key.partition(".")[0] in SECTIONS]:
@@ -82,6 +83,7 @@ def check_config(source: str) -> str:
     """
     lines = []
     raw, where = config.read_toml(shipped().get(source, source))
+    _refuse_misplaced(raw, where)
     for contender in config.resolve({k: v for k, v in raw.items() if k not in SECTIONS}, {}, where).contenders:
         about = describe(contender.method)
         lines.append(f"{contender.label}: {about['equation']}; uniform groups: {about['uniform_groups']}")
@@ -104,6 +106,18 @@ def _section(table, name: str, where: str):
     if not isinstance(table, dict):
         raise InputError(f"{where}: {name} is {table!r}, expected a table [{name}]")
     return config.section(table, SECTIONS[name], where, name)
+
+
+def _refuse_misplaced(raw: dict, where: str) -> None:
+    """A trainer's key at the top of the file, or in [train]."""
+    known = {*SECTIONS, "name", "method", "controller", "train", "world", "compare", "regime"}
+    places = [("section", raw, known), ("key", raw.get("train"), Train.__struct_fields__)]
+    for kind, table, names in places:
+        for key in table if isinstance(table, dict) else ():
+            homes = [f"[{name}]" for name, section in SECTIONS.items() if key in section.__struct_fields__]
+            if key not in names and homes:
+                inside = "[train]: " if kind == "key" else ""
+                raise InputError(f"{where}: {inside}unknown {kind} {key!r}; it belongs in {' or '.join(homes)}")
 
 
 def _refuse_foreign(dotted: str) -> None:
