@@ -7,7 +7,7 @@ from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "eval", "spectrum")
+COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum")
 
 
 def build_parser() -> Parser:
@@ -37,6 +37,14 @@ def build_parser() -> Parser:
     train.add_argument("--ranks", type=_count, help="processes that --dry-run plans for")
     train.add_argument("--dry-run", action="store_true",
                        help="print the resolved config, parameters, memory per process and tokens per step, and stop")
+
+    sweep = sub.add_parser("sweep", allow_abbrev=False, help="every rule and regime of a config, several seeds",
+                           description="One run per rule, regime and seed, in OUT/regime/rule/seed-n; the same command "
+                           "again goes on where it stopped. '{seed}' in --model.path gives each seed its own start.")
+    sweep.add_argument("config", help="TOML file or name of a shipped config")
+    sweep.add_argument("--seeds", type=_count, default=3, help="number of seeds, from train.seed on (default 3)")
+    sweep.add_argument("--out", required=True, help="folder of the sweep, new or to be continued")
+    sweep.add_argument("--dry-run", action="store_true", help="list the runs and stop")
 
     evaluate = sub.add_parser("eval", allow_abbrev=False, help="pass@k of a model or of a finished run",
                               description="pass@k with intervals by prompt, on training, held-out and held-out-skill "
@@ -73,7 +81,7 @@ def parse(argv: list[str]):
     if command and not command.startswith("-") and command not in COMMANDS:
         raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     free: dict[str, str] = {}
-    if command in ("pretrain", "train", "eval"):
+    if command in ("pretrain", "train", "sweep", "eval"):
         argv, free = split_options(argv, lambda key: "." in key)
     args, extra = parser.parse_known_args(argv)
     if extra:

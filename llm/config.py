@@ -70,6 +70,15 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
     return Settings(cfg.name, contender, chosen.name, chosen.train, *sections.values(), notes=notes, raw=out)
 
 
+def cells(source: str | Path, overrides: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """(regime, rule label) of every combination that a config holds; the settings of each come from `load`."""
+    raw, where = config.read_toml(shipped().get(str(source), source) if not Path(source).is_file() else source)
+    shared = {key: value for key, value in raw.items() if key not in SECTIONS}
+    own = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] not in SECTIONS}
+    cfg = config.resolve(shared, own, where)
+    return [(regime.name, contender.label) for regime in cfg.regimes for contender in cfg.contenders]
+
+
 def shipped() -> dict[str, Path]:
     """Name -> path of the configs of this package."""
     root = Path(str(resources.files("llm") / "configs"))

@@ -70,12 +70,16 @@ def train(args, free: dict[str, str]) -> None:
 
     ranks = parallel.start()
     try:
-        _train(settings, folder, args.out, ranks)
+        folder, summary = run_training(settings, folder, args.out, ranks)
+        if ranks.rank == 0:
+            _print_eval(settings.contender.label, summary["eval"])
+            print(f"folder: {folder}")
     finally:
         ranks.close(failed=sys.exc_info()[0] is not None)
 
 
-def _train(settings, folder: Path | None, out: str | None, ranks) -> None:
+def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple[Path, dict]:
+    """Train in a new folder, or go on in `folder`; returns (folder, summary)."""
     import tomli_w
 
     from llm import checkpoint, runfolder
@@ -108,13 +112,13 @@ def _train(settings, folder: Path | None, out: str | None, ranks) -> None:
 
         trainer.run(record, lambda: checkpoint.save(trainer, folder, metrics.sync() if metrics else 0))
     checkpoint.export(trainer, tokenizer, folder / "model")
+    summary = {"rule": settings.contender.label, "regime": settings.regime, "steps": trainer.step, **last}
     if ranks.rank == 0:
-        summary = {"rule": settings.contender.label, "regime": settings.regime, "steps": trainer.step, **last}
         store.write_atomic(folder / "meta.json", (store.to_json(_meta(began, ranks), indent=1) + "\n").encode())
         store.write_atomic(folder / "summary.json", (store.to_json(summary, indent=1) + "\n").encode())
-        _print_eval(settings.contender.label, last["eval"])
-        print(f"folder: {folder}")
         os.close(lock)
+    ranks.barrier()
+    return folder, summary
 
 
 def _policies(settings, ranks):
@@ -145,6 +149,13 @@ def _roller(settings, policy, tokenizer, ranks=None):
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stop[0]
     sampler = make_sampler(settings, stop, pad, ranks)
     return Roller(sampler, tokenizer, make_verifier(settings.reward.name), stop, pad)
+
+
+def sweep(args, free: dict[str, str]) -> None:
+    """Every rule under every regime, several seeds; the same command again goes on where it stopped."""
+    from llm import sweep as sweeps
+
+    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run)
 
 
 # --- eval, spectrum -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class Model(Section):
     """The policy and its optimiser. The simulator's train.lr is the step of a toy head: it does not transfer."""
 
     path: str = ""  # folder of a Hugging Face causal language model with its tokenizer
-    lr: NonNegative = 0.02  # sgd: about .02 for a 100k-parameter model; adam: about 2e-4
+    lr: NonNegative = 0.1  # sgd: about .1 for the small model of fade-llm pretrain; adam: about 2e-4
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the weights; the optimiser keeps float32 ones
     weight_decay: NonNegative = 0.0  # decoupled (AdamW)
     max_grad_norm: NonNegative = 0.0  # clip of the global gradient norm; 0: none
@@ -90,7 +90,8 @@ class Probe(Section):
     """Costly diagnostics, taken every train.record steps."""
 
     stability: bool = False  # Lambda over all trainable parameters, from per-rollout gradients
-    rollouts: Count = 1024  # rollouts it is measured on
+    exact: bool = False  # also of the exact feedback matrix E[A Hess log pi], by Lanczos (about 60 backward passes)
+    rollouts: Count = 1024  # rollouts they are measured on
     entropy_slope: bool = True  # predicted and measured change of entropy of one step
     events: bool = False  # also write TensorBoard event files (needs tensorboardX)
 

@@ -17,7 +17,7 @@ from fade_sim.diagnostics import expected_masses, stability, subset_probabilitie
 from fade_sim.errors import InputError
 from fade_sim.spectral import coordinates
 from llm.batch import Rollouts
-from llm.logprob import scored
+from llm.curvature import answer_logprob, causal_bias, feedback_eigenvalues
 from llm.loss import Totals, token_weights
 
 _STREAM = 0x1A3B  # random numbers of the probe's rollouts
@@ -53,8 +53,19 @@ def measure_stability(trainer, table, age: float) -> dict:
             out[f"Lambda{name}{suffix}"] = got.Lambda
             if not name:
                 out[f"growth{suffix}"], out[f"delta_safe{suffix}"] = got.growth, got.delta_min
-    out["alarm"] = bool(out["Lambda"] > 1.0)
+    if s.probe.exact:
+        row = successes_of_halves(rollouts, G)
+        advantage = torch.from_numpy(table)[row, (1 - rollouts.reward).long()]
+        ends = feedback_eigenvalues(trainer.policy, rollouts, advantage * weight * len(rollouts), G,
+                                    s.rollout.temperature, adam_metric(trainer.optimiser))
+        out["Lambda_exact"], out["Lambda_exact_in_sample"] = (s.model.lr * lag * v for v in ends)
+    out["alarm"] = bool(max(out["Lambda"], out.get("Lambda_exact", 0.0)) > 1.0)
     return out
+
+
+def successes_of_halves(rollouts: Rollouts, group_size: int) -> torch.Tensor:
+    """(N,) successes of the group of `group_size` that a rollout belongs to, 2 groups a prompt."""
+    return rollouts.reward.view(-1, group_size).sum(dim=1).long().repeat_interleave(group_size)
 
 
 def score_grams(trainer, rollouts: Rollouts, scale: torch.Tensor) -> dict[str, np.ndarray]:
@@ -99,19 +110,14 @@ def adam_metric(optimiser) -> dict[str, torch.Tensor] | None:
 def rollout_gradients(policy, rollouts: Rollouts, temperature: float, chunk: int = 64) -> dict[str, torch.Tensor]:
     """Gradient of the summed log-probability of each rollout, by parameter name, (N, *shape) float32 on the CPU."""
     parameters = {name: p.detach() for name, p in policy.trainable().items()}
-    device, (_, T) = policy.device, rollouts.ids.shape
-    real = rollouts.attention.bool()
-    allowed = (real[:, None, :] & torch.ones(T, T).tril().bool()) | torch.eye(T).bool()
-    bias = torch.zeros(allowed.shape, dtype=next(iter(parameters.values())).dtype)
-    bias = bias.masked_fill(~allowed, torch.finfo(bias.dtype).min)
-    position = (rollouts.attention.cumsum(dim=1) - 1).clamp(min=0)
+    device = policy.device
+    bias, position = causal_bias(rollouts, next(iter(parameters.values())).dtype)
 
     def total(parameters, ids, bias, position, answer):
         named = {f"model.{name}": p for name, p in parameters.items()}
         inputs = {"ids": ids[None], "bias": bias[None, None], "position": position[None]}
-        logits = functional_call(policy, named, ("logits",), inputs)[0, :-1].float() / temperature
-        logprob = torch.log_softmax(logits, dim=-1).gather(-1, ids[1:, None])[:, 0]
-        return (logprob * scored(answer[None])[0]).sum()
+        logits = functional_call(policy, named, ("logits",), inputs)
+        return answer_logprob(logits, ids[None], answer[None], temperature)[0]
 
     each = vmap(grad(total), in_dims=(None, 0, 0, 0, 0))
     out = {name: torch.empty((len(rollouts), *p.shape), dtype=torch.float32) for name, p in parameters.items()}

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fade_sim.advantage import make, weight_table
+from llm.curvature import Product, lanczos
 from llm.loss import Totals, token_weights
 from llm.probes import mass_row
 from llm.stability import measure_stability, rollout_gradients, score_grams
@@ -146,3 +147,53 @@ def test_adam_counts_its_own_step_lengths(make_trainer):
         state["step"] += 1
         state["exp_avg_sq"] += 0.001 * 4.0  # v = .004/(1 - .999) = 4
     np.testing.assert_allclose(score_grams(trainer, rollouts, one)[""], plain / 2.0, rtol=1e-4, atol=1e-6)
+
+
+# --- exact feedback --------------------------------------------------------------------------------------------------
+
+
+def test_lanczos_finds_the_largest_eigenvalue():
+    """Diagonal 200..1 and a negative outlier of larger size: 200, not -500."""
+    d = torch.arange(1.0, 201.0, dtype=torch.float64)
+    d[0] = -500.0
+    value, vector = lanczos(lambda v: d * v, 200, steps=60)
+    assert value == pytest.approx(200.0, rel=1e-6) and abs(vector[-1]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_feedback_matrix_is_the_derivative_of_the_stale_update(make_trainer):
+    """H v against central differences of the update's gradient, and the top eigenvalue against the dense matrix."""
+    trainer = make_trainer(**{"model.lora_rank": 1, "model.lr": 20.0})
+    trainer.advance()
+    r = trainer.sample([0, 1, 2, 3])
+    coefficient = torch.linspace(-1, 1, len(r), dtype=torch.float64)
+    parameters = list(trainer.policy.trainable().values())
+    size = sum(p.numel() for p in parameters)
+
+    def gradient():
+        scores = trainer.policy.score(r, 1.0, 64).logprob
+        row = torch.arange(len(r)).repeat_interleave(r.length)
+        value = (scores * coefficient.float()[row]).sum() / len(r)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]).double()
+
+    v = torch.randn(size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    pieces = [x.view_as(p).float() for x, p in zip(torch.split(v, [p.numel() for p in parameters]), parameters,
+                                                   strict=True)]
+    ends, step = [], 1e-3
+    for move in (step, -2 * step, step):  # there, to the other side, and back
+        with torch.no_grad():
+            for p, x in zip(parameters, pieces, strict=True):
+                p += move * x
+        ends.append(gradient())
+    numeric = (ends[0] - ends[1]) / (2 * step)
+    product = Product(trainer.policy, r, coefficient, 1.0, None)
+    assert (product(v) - numeric).norm() < 0.02 * numeric.norm() and numeric.norm() > 1e-4
+    dense = torch.stack([product(e) for e in torch.eye(size, dtype=torch.float64)])
+    assert torch.allclose(dense, dense.T, atol=1e-6)
+    assert lanczos(product, size)[0] == pytest.approx(torch.linalg.eigvalsh(dense)[-1].item(), rel=0.02)
+
+
+def test_the_exact_lambda_of_an_unbiased_rule_is_not_zero(make_trainer):
+    trainer = make_trainer(**{"probe.rollouts": 32, "probe.exact": True, "train.optimizer": "adam", "model.lr": 0.01})
+    trainer.advance()
+    got = measure_stability(trainer, weight_table(make("dr_grpo"), 4), age=10.0)
+    assert abs(got["Lambda_in_sample"]) < 1e-9 < 1e-4 < got["Lambda_exact_in_sample"]
