@@ -108,7 +108,7 @@ def check_config(source: str) -> str:
     return "\n".join(lines)
 
 
-# --- parts --------------------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------------
 
 
 def _section(table, name: str, where: str):
@@ -150,7 +150,7 @@ def _pick(rows, wanted: str | None, key: str, what: str, where: str):
 
 def _check(train: Train, sections: dict, contender, where: str) -> None:
     """Conditions that tie several keys together."""
-    data, loss, model, parallel = (sections[k] for k in ("data", "loss", "model", "parallel"))
+    data, loss, model = (sections[k] for k in ("data", "loss", "model"))
     if train.mode != "sampled":
         raise InputError(f"{where}: train.mode is {train.mode!r}, which only the simulator can do; expected 'sampled'")
     if train.match not in ("none",):

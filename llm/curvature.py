@@ -19,11 +19,12 @@ def feedback_eigenvalues(policy, rollouts: Rollouts, coefficient: torch.Tensor, 
     """(cross-validated, in-sample) largest eigenvalue of mean_i coefficient_i Hess log pi_i.
 
     coefficient: (N,). The rollouts come in groups, two of a prompt one after the other: an eigenvector is
-    fitted on the first group of every prompt and judged on the second, and the other way round. metric: square root of the optimiser's step
-    per unit gradient by parameter name, None for SGD.
+    fitted on the first group of every prompt and judged on the second, and the other way round.
+    metric: square root of the optimiser's step per unit gradient by parameter name, None for SGD.
     """
     half = torch.arange(len(rollouts)) // group_size % 2
-    halves = [Product(policy, rollouts.select(half == i), coefficient[half == i], temperature, metric) for i in (0, 1)]
+    halves = [Product(policy, rollouts.select(half == i), coefficient[half == i], temperature, metric)
+              for i in (0, 1)]
     crossed, own = [], []
     for fit, judge in (halves, halves[::-1]):
         value, vector = lanczos(fit, fit.size)

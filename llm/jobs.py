@@ -17,7 +17,7 @@ def check(args, free: dict[str, str]) -> None:
     print(config.check_config(args.config))
 
 
-# --- pretrain -----------------------------------------------------------------------------------------------
+# --- pretrain ------------------------------------------------------------------------------------------
 
 
 def pretrain(args, free: dict[str, str]) -> None:
@@ -44,7 +44,7 @@ def pretrain(args, free: dict[str, str]) -> None:
           f"model: {final}")
 
 
-# --- train --------------------------------------------------------------------------------------------------------
+# --- train ---------------------------------------------------------------------------------------------
 
 
 def train(args, free: dict[str, str]) -> None:
@@ -101,14 +101,16 @@ def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple
     events = _events(settings, folder, ranks)
     with _bar(settings.contender.label, settings.train.steps, quiet=ranks.rank > 0, start=trainer.step) as advance:
         last: dict = {}
+        shown: dict = {}  # the newest value of everything: evaluations are rarer than steps
 
         def record(row: dict) -> None:
             last.clear()
             last.update(row)
+            shown.update(row)
             if metrics is not None:
                 metrics.write(row)
                 events(row)
-            advance(row["step"], _headline(last))
+            advance(row["step"], _headline(shown))
 
         trainer.run(record, lambda: checkpoint.save(trainer, folder, metrics.sync() if metrics else 0))
     checkpoint.export(trainer, tokenizer, folder / "model")
@@ -158,7 +160,7 @@ def sweep(args, free: dict[str, str]) -> None:
     sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run)
 
 
-# --- eval, spectrum -------------------------------------------------------------------------------------------------
+# --- eval, spectrum ------------------------------------------------------------------------------------
 
 
 def evaluate(args, free: dict[str, str]) -> None:
@@ -189,7 +191,7 @@ def spectrum(args, free: dict[str, str]) -> None:
     print_spectrum(Path(args.before), Path(args.after), args.json)
 
 
-# --- what they share ---------------------------------------------------------------------------------------------
+# --- what they share -----------------------------------------------------------------------------------
 
 
 def _overrides(free: dict[str, str]) -> dict:
@@ -229,13 +231,12 @@ class _bar:
 
 
 def _headline(row: dict) -> str:
-    shown = [f"solve {row['solve_rate']:.3f}, H {row['entropy']:.3f}"] if "solve_rate" in row else []
-    if "eval" in row:
-        shown.append(", ".join(f"{name} p@1 {got['pass@1']['mean']:.3f}" for name, got in row["eval"].items()
-                               if "pass@1" in got))
+    shown = [f"solve {row['solve_rate']:.2f}, H {row['entropy']:.2f}"] if "solve_rate" in row else []
+    if "pass@1" in row.get("eval", {}).get("held_out", {}):
+        shown.append(f"held-out p@1 {row['eval']['held_out']['pass@1']['mean']:.2f}")
     if row.get("Lambda") is not None:
         shown.append(f"Lambda {row['Lambda']:.2f}{' ALARM' if row['alarm'] else ''}")
-    return "; ".join(shown)
+    return ", ".join(shown)
 
 
 def _print_eval(title: str, got: dict) -> None:

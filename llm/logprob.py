@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.checkpoint import checkpoint
 
+
 class Scores(NamedTuple):
     """Of each scored token, (M,): log-probability (differentiable) and entropy in nats."""
 

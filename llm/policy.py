@@ -93,7 +93,9 @@ class Policy(torch.nn.Module):
 def load(settings: Model) -> tuple[Policy, object]:
     """(policy, tokenizer) from a folder. Nothing is downloaded. Raises InputError on a folder that is none."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     folder = Path(settings.path)
     if not settings.path:
         raise InputError("model.path is empty, expected the folder of a causal language model "
@@ -137,6 +139,9 @@ def check_head(policy: Policy) -> None:
 
 def export(policy: Policy, tokenizer, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """A Hugging Face folder (safetensors). tensors: the whole weights by name, LoRA already merged."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
     policy.model.save_pretrained(folder, state_dict=tensors, safe_serialization=True)
     tokenizer.save_pretrained(folder)

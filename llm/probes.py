@@ -5,6 +5,7 @@ not exist (entropy of successes in a batch without one) is None, never 0 or NaN.
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from llm.stability import measure_stability
 
 BINS = ("0", "(0, 1/4]", "(1/4, 1/2]", "(1/2, 3/4]", "(3/4, 1)", "1")  # of the solve rate of a group
 
-# --- every step ---------------------------------------------------------------------------------------------
+# --- every step ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -97,7 +98,7 @@ def rollout_row(batch, advantage, step: int, ranks) -> dict:
     }
 
 
-# --- the sampler against the trainer -----------------------------------------------------------------------------
+# --- the sampler against the trainer -------------------------------------------------------------------
 
 
 def sampler_ratio(policy, rollouts: Rollouts, settings) -> float:
@@ -120,7 +121,7 @@ def with_entropy(policy, rollouts: Rollouts, settings, ranks) -> Rollouts:
     return replace(rollouts, entropy=entropy)
 
 
-# --- every train.record steps ----------------------------------------------------------------------------------
+# --- every train.record steps --------------------------------------------------------------------------
 
 
 def head_weight(policy) -> torch.Tensor | None:
@@ -213,7 +214,7 @@ class Probe:
         text = [tuple(ids[mask].tolist()) for ids, mask in zip(r.ids[own], r.answer[own], strict=True)]
         mine = list(zip(r.group[own].tolist(), text, r.reward[own].tolist(), self.hidden[1], strict=True))
         distinct: dict = {}  # group -> answer -> [hidden state, success, count]
-        for group, answer, reward, hidden in sorted(sum(self.ranks.gather(mine), []), key=lambda row: row[:2]):
+        for group, answer, reward, hidden in sorted(chain(*self.ranks.gather(mine)), key=lambda row: row[:2]):
             distinct.setdefault(group, {}).setdefault(answer, [hidden, reward == 1, 0])[2] += 1
         shape = len(distinct), max(map(len, distinct.values()))
         hidden, weight, success = np.zeros((*shape, len(self.hidden[0]))), np.zeros(shape), np.zeros(shape, dtype=bool)

@@ -74,7 +74,7 @@ class Trainer:
 
     def advance(self) -> dict:
         """One step; returns its row of metrics."""
-        while len(self.queue) <= self.train.staleness and self.born() < self.train.steps:
+        while len(self.queue) <= self.train.staleness and self.step + len(self.queue) < self.train.steps:
             self.queue.append(self.collect())
         batch = self.queue.popleft()
         table, advantage = self.weigh(batch)
@@ -91,10 +91,6 @@ class Trainer:
 
     # --- collect ---------------------------------------------------------------------------------------
 
-    def born(self) -> int:
-        """The step for which the next batch is collected: the queue is in order."""
-        return self.step + len(self.queue)
-
     def collect(self) -> Batch:
         """Draw B groups; under dynamic sampling replace uniform ones, and count them all."""
         B, G = self.train.prompts, self.train.group_size
@@ -107,7 +103,7 @@ class Trainer:
             parts.append(part)
             tables += self.ranks.gather(group_table(part))
             drawn = np.concatenate(tables)
-            drawn = drawn[np.unique(drawn[:, 0], return_index=True)[1]]
+            drawn = drawn[np.argsort(drawn[:, 0])]
             mixed = drawn[(drawn[:, 1] > 0) & (drawn[:, 1] < G), 0]
             if not self.train.dynamic_sampling or len(mixed) >= B or len(drawn) >= self.train.max_rounds * B:
                 break
@@ -130,7 +126,8 @@ class Trainer:
                                   [self.train.seed, _STREAM], self.step)
         if bool(out.entropy.isnan().any()):  # the engine does not measure it
             out = probes.with_entropy(self.policy, out, self.settings, self.ranks)
-        return out.select(slice(0, max(sum(i < len(groups) for i in places), 1) * self.train.group_size))
+        own = sum(i < len(groups) for i in places)
+        return out.select(slice(0, own * self.train.group_size)) if own else spare(out)
 
     def check_agreement(self, rollouts: Rollouts) -> None:
         """Sampler and trainer must mean the same policy: same temperature, same tokens, same weights."""
@@ -218,7 +215,8 @@ def spare(rollouts: Rollouts) -> Rollouts:
 
 
 def group_table(rollouts: Rollouts) -> np.ndarray:
-    """(groups, 4): number, successes, sum of entropies, tokens of each group among these rollouts."""
+    """(groups, 4): number, successes, sum of entropies, tokens of each group among these rollouts; no spare ones."""
+    rollouts = rollouts.select(rollouts.group >= 0)
     groups, at = np.unique(rollouts.group.numpy(), return_inverse=True)
     columns = (rollouts.reward, rollouts.entropy.double().sum(dim=1), rollouts.length)
     return np.stack([groups, *(np.bincount(at, weights=c.double().numpy()) for c in columns)], axis=1)

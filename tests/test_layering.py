@@ -11,7 +11,8 @@ import fade_sim
 
 ROOT = Path(fade_sim.__file__).parent.parent
 FILES = sorted(path for package in ("fade_sim", "llm") for path in (ROOT / package).rglob("*.py"))
-HEAVY = ("numpy", "scipy", "numba", "matplotlib", "torch", "transformers", "safetensors", "rich", "msgspec", "gymnasium", "tomli_w")
+HEAVY = ("numpy", "scipy", "numba", "matplotlib", "torch", "transformers", "safetensors", "rich",
+         "msgspec", "gymnasium", "tomli_w")
 
 
 def module_name(path: Path) -> str:

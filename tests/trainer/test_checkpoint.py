@@ -140,7 +140,7 @@ def test_a_loaded_trainer_takes_the_same_steps(make_trainer, tmp_path, overrides
 
 
 def test_averages_survive_exactly(make_trainer, tmp_path):
-    """rate .02, start .5, 50 updates with .6: phat = .6 - .1 * .98^50 = .563583, alpha = 1.5 (1-phat)/phat = 1.161542."""
+    """rate .02, start .5, 50 updates with .6: phat = .6 - .1 * .98^50 = .563583, alpha = 1.5 q/p = 1.161542."""
     trainer = make_trainer("fade")
     for _ in range(50):
         trainer.controller = controller.update(trainer.controller, 0.6, 1.0)

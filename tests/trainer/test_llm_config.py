@@ -111,7 +111,7 @@ def test_every_setting_has_a_documented_default():
         assert set(raw[section]) == set(kind.__struct_fields__) - absent
 
 
-# --- the commands ---------------------------------------------------------------------------------------------------
+# --- the commands --------------------------------------------------------------------------------------
 
 
 def test_help_is_immediate_and_loads_nothing_heavy():

@@ -32,7 +32,7 @@ def surrogate(ratio, A, correction="clip", clip=0.2, **loss):
     return -float(out.loss), out
 
 
-# --- the policy gradient ---------------------------------------------------------------------------------------
+# --- the policy gradient -------------------------------------------------------------------------------
 
 
 def test_zero_loss_with_a_gradient():
@@ -112,7 +112,7 @@ def test_a_sequence_ratio_beyond_float32_is_finite_under_a_cap():
     assert out.ratio.tolist() == [F32(10.0)] * 100
 
 
-# --- denominators -------------------------------------------------------------------------------------------------
+# --- denominators --------------------------------------------------------------------------------------
 
 
 def test_token_mean_is_over_the_step():
@@ -154,7 +154,7 @@ def test_the_gradient_of_a_step_is_the_one_computed_by_hand(make_trainer):
     """-(1/(N L)) sum_i A_i grad log pi(rollout i), from a plain loop over rollouts without padding, head or chunks."""
     trainer = make_trainer(**{"model.lr": 1.0})
     batch = trainer.collect()
-    table, advantage = trainer.weigh(batch)
+    _, advantage = trainer.weigh(batch)
     model, r = trainer.policy.model, batch.rollouts
     total = 0.0
     for i in range(len(r)):
@@ -174,7 +174,7 @@ def test_the_gradient_of_a_step_is_the_one_computed_by_hand(make_trainer):
     assert (weights(trainer) - start - expected).norm() < 1e-4 * expected.norm()
 
 
-# --- regularisers -----------------------------------------------------------------------------------------------------
+# --- regularisers --------------------------------------------------------------------------------------
 
 
 def two_arms(p):
@@ -234,7 +234,7 @@ def test_measured_entropy_changes_no_gradient(make_trainer):
     assert torch.equal(*moved)
 
 
-# --- ratios of a run ------------------------------------------------------------------------------------------------------
+# --- ratios of a run -----------------------------------------------------------------------------------
 
 
 def test_the_ratio_moves_after_the_first_update_of_a_batch(make_trainer):
@@ -259,7 +259,7 @@ def test_stale_rollouts_are_weighed_by_the_probabilities_they_were_sampled_with(
     assert rows[0]["ratio_max"] == 1.0 and rows[2]["ratio_max"] > 1.001
 
 
-# --- shapes and counts --------------------------------------------------------------------------------------------------------
+# --- shapes and counts ---------------------------------------------------------------------------------
 
 
 def test_position_t_scores_token_t_plus_1():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ JOBS = {
             "train.epochs": 2, "train.correction": "clip", "train.staleness": 1, "loss.kl": "k3", "loss.kl_coef": 0.1,
             "loss.denominator": "token_mean", "model.max_grad_norm": 0.02, "train.steps": 5,
             "parallel.activation_checkpointing": True},
+    "one group": {"train.prompts": 1, "method.name": "reinforce_pm1", "train.record": 1},
 }
 
 
@@ -85,6 +87,9 @@ def test_the_norm_counts_replicated_gradients_once_and_adds_no_epsilon():
     """Norms 3 and 4 give 5 exactly, whatever is sharded."""
     gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0], [4.0]])]
     assert global_norm(gradients, Ranks()) == 5.0
+    sharded = SimpleNamespace(to_local=lambda: torch.zeros(2))  # this process holds zeros of it, another 4
+    other = SimpleNamespace(sum=lambda squares: squares + 16.0)
+    assert global_norm([torch.tensor([3.0, 0.0]), sharded], other) == 5.0
 
 
 def test_blocks_are_found_in_any_model(make_trainer):

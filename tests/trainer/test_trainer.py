@@ -1,4 +1,4 @@
-"""The loop: what the controller sees, filters, old rollouts, references, LoRA, bfloat16, other models, other samplers."""
+"""The loop: what the controller sees, filters, old rollouts, references, LoRA, bfloat16, other models and samplers."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def test_dynamic_sampling_stops_at_its_budget(make_trainer):
 
 
 def test_old_rollouts_come_from_the_policy_of_so_many_updates_ago(make_trainer):
-    """Lag 2: the batch of step 3 is what the initial policy samples, that of step 4 what the policy after 1 update does."""
+    """Lag 2: the batch of step 3 is what the initial policy samples, that of step 4 the policy after 1 update."""
     stale = make_trainer(**{"train.staleness": 2, "train.steps": 5})
     fresh = make_trainer()
     initial = [fresh.collect().rollouts.ids for _ in range(3)]
@@ -101,7 +101,7 @@ def test_an_entropy_bonus_raises_the_entropy_of_a_run(make_trainer):
     assert H[1.0][-1] > H[0.0][-1] > H[-1.0][-1]
 
 
-# --- weights ------------------------------------------------------------------------------------------------------
+# --- weights -------------------------------------------------------------------------------------------
 
 
 def test_lora_starts_at_the_base_trains_only_itself_and_merges(make_trainer, tmp_path):
@@ -160,7 +160,7 @@ def test_the_gradient_norm_is_clipped_globally(make_trainer):
     assert float((weights(trainer) - start).norm()) == pytest.approx(0.5, rel=1e-4)
 
 
-# --- any model, any sampler -----------------------------------------------------------------------------------------
+# --- any model, any sampler ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2 tied"])
