@@ -91,3 +91,21 @@ def test_pretraining_lowers_the_loss_and_stops_at_its_target(tmp_path, capsys):
     assert got["steps"] == 60 and got["loss"] < 0.8 * np.log(17) and len(got["solve_rates"]) == 4
     assert cli.main(["train", "--model.path", str(tmp_path / "m"), "--dry-run"]) == 0
     assert cli.main([*argv[:-4], "--pretrain.solve_rate", "0", "--pretrain.seed", "1"]) == 2  # never overwritten
+
+
+def test_a_file_of_problems_is_trained_on(make_trainer, tmp_path):
+    """Prompts of different lengths, another stop token, a verifier by name: the same loop."""
+    for name, n in (("train", 6), ("test", 3)):
+        rows = [{"prompt": "1" * (i + 1) + name[0].replace("t", "+"), "answer": str(i)} for i in range(n)]
+        rows = [{**row, "prompt": row["prompt"] + ("=" if name == "test" else "-")} for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trainer = make_trainer(**{"data.task": "file", "data.train": str(tmp_path / "train.jsonl"),
+                              "data.test": str(tmp_path / "test.jsonl"), "rollout.stop": "=", "train.record": 1})
+    row = trainer.advance()
+    assert set(trainer.evaluate()["eval"]) == {"train", "held_out"} and row["grad_norm"] > 0
+    r = trainer.sample(list(range(6)))
+    assert sorted(set(r.prompt.sum(dim=1).tolist())) == [3, 4, 5, 6, 7, 8]
+    equals = trainer.roller.encode("=")[0]
+    assert ((r.ids == equals) & r.answer).any() and r.finished[((r.ids == equals) & r.answer).any(dim=1)].all()
+    with pytest.raises(ValueError, match="2 tokens here, expected one"):
+        make_trainer(**{"rollout.stop": "=="})
