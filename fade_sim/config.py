@@ -3,7 +3,8 @@
 `[method]` and `[controller]` are shared by the simulator and the trainer. `[train]` and `[world]`
 drive the simulator. `[[compare]]` rows override [method] (and, in a sub-table, [controller]);
 `[[regime]]` rows override [train] and [world], so that one run shows a rule under several
-dynamics. Command-line overrides win over everything.
+dynamics. Command-line overrides win over everything. A file may also carry the sections of the
+trainer (TRAINER_SECTIONS); here they are left unread, with a note.
 """
 
 import math
@@ -47,6 +48,7 @@ class Config(msgspec.Struct, frozen=True):
 
 _CONTROLLER_KEYS = ("rate", "h_star", "relative", "delta_min", "alpha_max", "ablation", "ema_literal", "horizon")
 _SECTIONS = ("name", "method", "controller", "train", "world", "compare", "regime")
+TRAINER_SECTIONS = ("model", "data", "reward", "rollout", "loss", "parallel", "probe", "pretrain")
 
 
 def load(source: str | Path | None = None, overrides: dict[str, Any] | None = None) -> Config:
@@ -93,11 +95,13 @@ def _is_file(path: Path) -> bool:
 
 def resolve(raw: dict, overrides: dict[str, Any], where: str = "config") -> Config:
     """Merge, check and freeze. `where` names the source in messages."""
-    _known(raw, _SECTIONS, where, "section")
+    _known(raw, _SECTIONS + TRAINER_SECTIONS, where, "section")
     base = {key: dict(_table(raw, key, where)) for key in ("method", "controller", "train", "world")}
     compare = [dict(row) for row in _rows(raw, "compare", where)]
     regimes = [dict(row) for row in _rows(raw, "regime", where)]
     notes: list[str] = []
+    if foreign := [f"[{key}]" for key in TRAINER_SECTIONS if key in raw]:
+        notes.append(f"{', '.join(foreign)}: read by fade-llm, not by the simulator")
     for dotted, value in overrides.items():
         _override(dotted, value, base, compare, regimes)
     if "method.name" in overrides:
@@ -277,7 +281,7 @@ def _regimes(base: dict, rows: list[dict], where: str, notes: list[str]) -> tupl
         preset = world.get("name", "default")
         if isinstance(preset, str) and preset in WORLDS:
             world = {**WORLDS[preset], **world}
-        train, world = _convert(train, Train, place, "train"), _convert(world, World, place, "world")
+        train, world = section(train, Train, place, "train"), section(world, World, place, "world")
         name = row.get("name", f"regime {i + 1}" if rows else "run")
         if name is None:
             same = next((r for r in out if (r.train, r.world) == (train, world)), None)
@@ -293,18 +297,19 @@ def _regimes(base: dict, rows: list[dict], where: str, notes: list[str]) -> tupl
     return tuple(out)
 
 
-def _convert(table: dict, kind: type, where: str, section: str):
-    _known(table, kind.__struct_fields__, f"{where}: [{section}]", "key")
+def section(table: dict, kind: type, where: str, name: str):
+    """A table as a frozen record: unknown keys, wrong types and ranges are an InputError that names the key."""
+    _known(table, kind.__struct_fields__, f"{where}: [{name}]", "key")
     for key, value in table.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{where}: {section}.{key} is {value}, expected a finite number")
+            raise InputError(f"{where}: {name}.{key} is {value}, expected a finite number")
         try:
             msgspec.convert({key: value}, kind)
         except msgspec.ValidationError as error:
             expected = str(error).split(" - at")[0].replace("Expected", "expected").replace("`", "")
             if expected.startswith("Invalid enum"):
                 expected = f"no such choice{nearest(value, _choices(kind, key))}"
-            raise InputError(f"{where}: {section}.{key} is {value!r}, {expected.split(', got')[0]}") from None
+            raise InputError(f"{where}: {name}.{key} is {value!r}, {expected.split(', got')[0]}") from None
     return msgspec.convert(table, kind)
 
 

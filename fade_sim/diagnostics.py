@@ -255,9 +255,15 @@ def spectrum(matrix):
     if matrix.shape[-2] > matrix.shape[-1]:
         matrix = matrix.swapaxes(-1, -2)
     # s^2 as eigenvalues of M M^T: half the cost of an SVD, and only shares of the energy are asked for
-    energy = np.maximum(np.linalg.eigvalsh(matrix @ matrix.swapaxes(-1, -2))[..., ::-1], 0.0)
-    total = np.where(top[..., 0, 0] > 0, energy.sum(axis=-1), np.nan)
-    rank1 = energy[..., 0] / total
+    return ranks_of_energies(np.maximum(np.linalg.eigvalsh(matrix @ matrix.swapaxes(-1, -2)), 0.0))
+
+
+def ranks_of_energies(energy):
+    """`spectrum` from the squared singular values (..., r) of a matrix, in any order; NaN where all are 0."""
+    energy = np.asarray(energy, dtype=np.float64)
+    total = energy.sum(axis=-1)
+    total = np.where(total > 0, total, np.nan)
+    rank1 = energy.max(axis=-1) / total
     share = energy / total[..., None]
     effective = np.exp(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=-1))
     return rank1[()], (1.0 / rank1)[()], effective[()]

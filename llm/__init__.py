@@ -1,4 +1,4 @@
-"""The torch trainer on the shared advantage core. Today: the config check; the trainer is not written yet.
+"""The torch trainer on the shared advantage core: any rule of `fade_sim`, on a real transformer.
 
 The distribution is called fade-rlvr; another public package also installs a module named `llm`.
 """

@@ -1,31 +1,118 @@
-"""`fade-llm`: argument parsing only."""
+"""`fade-llm`: argument parsing only; nothing heavy is imported before a command is known to be well formed."""
 
+import os
 import sys
 
 from fade_sim import __version__
-from fade_sim.cli import Parser
-from fade_sim.errors import InputError
+from fade_sim.cli import Parser, split_options
+from fade_sim.errors import InputError, nearest
+
+COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum")
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="fade-llm", allow_abbrev=False, description=(
+        "Train a language model with any rule of fade-sim, on the same configs."))
+    parser.add_argument("--version", action="version", version=f"fade-llm {__version__}")
+    sub = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+
+    check = sub.add_parser("check", allow_abbrev=False, help="read a config as the trainer will")
+    check.add_argument("config", help="TOML file or name of a shipped config, the same as for fade-sim run")
+
+    pretrain = sub.add_parser("pretrain", allow_abbrev=False,
+                              help="train a small transformer from scratch, to start from",
+                              description="A small transformer from scratch to partial competence on arithmetic, in "
+                              "a few minutes on one CPU core. Any setting: --pretrain.steps 500 ...")
+    _common(pretrain, "base")
+    pretrain.add_argument("--dry-run", action="store_true", help="print the settings and stop")
+
+    train = sub.add_parser("train", allow_abbrev=False, help="reinforcement learning; writes or resumes a run folder",
+                           description="Reinforcement learning of --model.path under one rule and one regime of a "
+                           "config. Any setting: --section.key value, e.g. --method.name fade --train.steps 300. "
+                           "Several processes: torchrun --nproc-per-node 2 -m llm.cli train ...")
+    _common(train, "runs/<name>-<n>")
+    train.add_argument("--rule", help="label of the rule, where the config compares several")
+    train.add_argument("--regime", help="name of the regime, where the config has several")
+    train.add_argument("--resume", metavar="FOLDER", help="continue a run that was interrupted")
+    train.add_argument("--ranks", type=_count, help="processes that --dry-run plans for")
+    train.add_argument("--dry-run", action="store_true",
+                       help="print the resolved config, parameters, memory per process and tokens per step, and stop")
+
+    sweep = sub.add_parser("sweep", allow_abbrev=False, help="every rule and regime of a config, several seeds",
+                           description="One run per rule, regime and seed, in OUT/regime/rule/seed-n; the same command "
+                           "again goes on where it stopped. '{seed}' in --model.path gives each seed its own start.")
+    sweep.add_argument("config", help="TOML file or name of a shipped config")
+    sweep.add_argument("--seeds", type=_count, default=3, help="number of seeds, from train.seed on (default 3)")
+    sweep.add_argument("--out", required=True, help="folder of the sweep, new or to be continued")
+    sweep.add_argument("--dry-run", action="store_true", help="list the runs and stop")
+
+    evaluate = sub.add_parser("eval", allow_abbrev=False, help="pass@k of a model or of a finished run",
+                              description="pass@k with intervals by prompt, on training, held-out and held-out-skill "
+                              "problems. Any setting: --data.eval_rollouts 64 ...")
+    evaluate.add_argument("folder", help="a model folder, or a run folder")
+    evaluate.add_argument("--config", help="config with the problems (default: the run's own, or tiny)")
+    evaluate.add_argument("--json", metavar="FILE", help="also write the numbers")
+
+    spectrum = sub.add_parser("spectrum", allow_abbrev=False, help="ranks of the difference of two checkpoints",
+                              description="Rank-1 energy, stable and effective rank of every matrix of the difference "
+                              "of two safetensors checkpoints (folders or files) of any model, one matrix at a time.")
+    spectrum.add_argument("before", help="folder or file of the earlier weights")
+    spectrum.add_argument("after", help="folder or file of the later weights")
+    spectrum.add_argument("--json", metavar="FILE", help="also write the numbers")
+    parser.choices = sub.choices
+    return parser
+
+
+def _common(parser, default: str) -> None:
+    parser.add_argument("config", nargs="?", help="TOML file or name of a shipped config (default: tiny)")
+    parser.add_argument("--out", help=f"folder to create (default: {default})")
+
+
+def _count(text: str) -> int:
+    from fade_sim.cli import _count as count
+
+    return count(text)
+
+
+def parse(argv: list[str]):
+    """(arguments, dotted overrides)."""
+    parser = build_parser()
+    command = argv[0] if argv else ""
+    if command and not command.startswith("-") and command not in COMMANDS:
+        raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
+    free: dict[str, str] = {}
+    if command in ("pretrain", "train", "sweep", "eval"):
+        argv, free = split_options(argv, lambda key: "." in key)
+    args, extra = parser.parse_known_args(argv)
+    if extra:
+        known = parser.choices[command]._option_string_actions if command in parser.choices else {}
+        hint = nearest(extra[0].partition("=")[0], known) if extra[0].startswith("-") else ""
+        raise InputError(f"{command}: unknown {'option' if hint else 'argument'} {extra[0]!r}{hint}")
+    return args, free
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point. Bad input: one line on stderr and exit code 2."""
-    parser = Parser(prog="fade-llm", allow_abbrev=False, description=(
-        "The language-model side of the same configs. It can check a config; training is not here yet."))
-    parser.add_argument("--version", action="version", version=f"fade-llm {__version__}")
-    sub = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    check = sub.add_parser("check", allow_abbrev=False,
-                           help="read the [method] and [controller] of a config as the trainer will")
-    check.add_argument("config", help="TOML file or name of a shipped config, the same as for fade-sim run")
+    """Entry point of `fade-llm`. Bad input: one line on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        args = parser.parse_args(argv or ["--help"])
-        from llm.config import check_config
+        args, free = parse(argv or ["--help"])
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads would starve a shared machine
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        from llm import jobs
 
-        print(check_config(args.config))
+        {"eval": jobs.evaluate}.get(args.command, getattr(jobs, args.command, None))(args, free)
         return 0
     except InputError as error:
         print(f"fade-llm: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        print(f"fade-llm: error: needs the package {error.name}: pip install 'fade-rlvr[llm]'", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fade-llm: interrupted; fade-llm train --resume FOLDER continues a run", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,36 @@ SETUP = [line for line in COMMANDS if line.startswith("python3 -m venv")]
 SLOW = "python -m benchmarks"
 
 
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory):
+    """A model of 16 hidden units, two steps old."""
+    folder = tmp_path_factory.mktemp("small") / "base"
+    done = subprocess.run([sys.executable, "-m", "llm.cli", "pretrain", "--out", folder, *SMALL_MODEL],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+SMALL_MODEL = ["--pretrain.hidden", "16", "--pretrain.heads", "2", "--pretrain.steps", "2", "--pretrain.batch", "8"]
+SMALL_RUN = ["--train.steps", "2", "--train.prompts", "2", "--train.group_size", "2", "--data.eval_prompts", "4"]
+
+
+def in_seconds(arguments, folder, small_model):
+    """The same command of fade-llm on a small model, which stands where the README's earlier commands left theirs."""
+    if arguments[0] == "pretrain":
+        return [*arguments, *SMALL_MODEL]
+    shutil.copytree(small_model, folder / "base")
+    shutil.copytree(small_model, folder / "runs" / "tiny-1")
+    long = arguments[0] in ("train", "sweep") and "--dry-run" not in arguments
+    return [*arguments, *SMALL_RUN] if long else [*arguments, *SMALL_RUN[-2:]] if arguments[0] == "eval" else arguments
+
+
 @pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW))
                                      for line in COMMANDS if line not in SETUP])
-def test_command_runs(command, tmp_path):
+def test_command_runs(command, tmp_path, small_model):
     program, *arguments = shlex.split(command.removeprefix("python -m "))
+    if program == "fade-llm":
+        arguments = in_seconds(arguments, tmp_path, small_model)
     module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli", "benchmarks": "benchmarks"}[program]
     if program == "fade-sim" and arguments[0] == "run" and "--dry-run" not in arguments:
         assert "--quick" in arguments
@@ -65,10 +92,10 @@ def test_the_environment_example_is_the_file_that_its_own_tests_run():
 
 def test_every_file_of_the_tree_exists_and_every_module_is_in_it():
     tree = re.search(r"## What is where\n\n```\n(.*?)```", README, re.S).group(1)
-    named = {name.strip(",") for line in tree.splitlines() for name in line.split("  ")[0:6] for name in name.split()
-             if name.strip(",").endswith(".py")}
-    modules = {p.name for p in (ROOT / "fade_sim").rglob("*.py") if p.name != "__init__.py"}
-    assert named == modules, (named - modules, modules - named)
+    for package, part in zip(("fade_sim", "llm"), re.split(r"\nllm/", tree), strict=True):
+        named = {word.strip(",") for word in part.split() if word.strip(",").endswith(".py")}
+        modules = {p.name for p in (ROOT / package).rglob("*.py") if p.name != "__init__.py"}
+        assert named == modules, (named - modules, modules - named)
 
 
 def test_links_point_at_files():

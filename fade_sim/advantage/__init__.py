@@ -8,9 +8,9 @@
 from fade_sim.advantage import controller
 from fade_sim.advantage.methods import Method, describe, from_function, load_function, make, methods, parse, resolve
 from fade_sim.advantage.registry import RULES
-from fade_sim.advantage.table import BatchStats, advantages, batch_scale, weight_table
+from fade_sim.advantage.table import BatchStats, advantages, batch_scale, step_table, weight_table
 
 __all__ = [
     "RULES", "BatchStats", "Method", "advantages", "batch_scale", "controller", "describe", "from_function",
-    "load_function", "make", "methods", "parse", "resolve", "weight_table",
+    "load_function", "make", "methods", "parse", "resolve", "step_table", "weight_table",
 ]

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fade_sim.advantage.methods import Method
+from fade_sim.advantage import controller
+from fade_sim.advantage.methods import Method, make, resolve
 from fade_sim.advantage.rules import Group
 from fade_sim.advantage.rules_scaled import Batch
 from fade_sim.errors import InputError
@@ -217,6 +218,29 @@ def batch_scale(numerator: Method, denominator: Method, batch: BatchStats) -> fl
             w = _table(method, int(G))[int(c)]
             sums[k] += c * abs(w[0]) + (G - c) * abs(w[1])
     return sums[0] / sums[1] if sums[1] > 0 else None
+
+
+def step_table(method: Method, ctrl: controller.State, group_size: int, batch: BatchStats | None = None,
+               scale_ratio=None) -> tuple[np.ndarray, controller.State]:
+    """(signed weights (G+1, 2) of this step, new controller state), for static and adaptive methods alike.
+
+    ctrl: already updated with this batch. batch: the groups of the step, for rules of the batch and for
+    the scale controls. scale_ratio(full, base): sum|A| of one method over that of another where it is
+    not measured on `batch`; None where the latter is 0.
+    """
+    if not method.rule.adaptive:
+        return weight_table(method, group_size, batch=batch), ctrl
+    full, base = resolve(method, *controller.gains(ctrl)), make("dr_grpo")
+    control = method.rule.control
+    if control == "none":
+        return weight_table(full, group_size), ctrl
+    ratio = batch_scale(full, base, batch) if scale_ratio is None else scale_ratio(full, base)
+    if control == "ema":
+        ctrl = controller.update_scale(ctrl, ratio)
+        ratio = ctrl.scale
+    ratio = 1.0 if ratio is None else ratio
+    full, base = weight_table(full, group_size), weight_table(base, group_size)
+    return (full / ratio if control == "unit" else ratio * base), ctrl
 
 
 # --- input ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ successes of the *other* rollouts, times its probability; failures likewise. On-
 
 import numpy as np
 
-from fade_sim.advantage import controller, weight_table
+from fade_sim.advantage import controller, step_table, weight_table
 from fade_sim.sim import layout as k
 from fade_sim.sim.reference import (
     apply_update,
@@ -18,7 +18,6 @@ from fade_sim.sim.reference import (
     mean_weights,
     policy,
     reward_chance,
-    step_table,
 )
 
 
@@ -49,7 +48,8 @@ def train_step(world, dyn: k.Dynamics, method, ctrl: controller.State, factor: f
         total_full, total_base = (total_mass(p, weight_table(one, G)) for one in (full, base))
         return total_full / total_base if total_base > 0 else None
 
-    table, ctrl = step_table(method, ctrl, factor, G, scale_ratio)
+    table, ctrl = step_table(method, ctrl, G, scale_ratio=scale_ratio)
+    table = factor * table
     mean_s, mean_f, _ = reward_weights(world, prompts, mu, table, dyn)
     w_s, w_f = mean_s[:, None], mean_f[:, None]
     for _ in range(dyn.epochs):

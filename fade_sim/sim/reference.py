@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 
-from fade_sim.advantage import BatchStats, batch_scale, controller, resolve, weight_table
-from fade_sim.advantage.methods import make
+from fade_sim.advantage import BatchStats, controller, step_table
 from fade_sim.sim import layout as k
 
 _MASK = (1 << 64) - 1
@@ -89,27 +88,6 @@ def apply_update(world, dyn: k.Dynamics, state: k.State, prompts, arm_weight, pi
         np.add.at(state.theta, prompts, dyn.lr_table * coef)
 
 
-def step_table(method, ctrl: controller.State, factor: float, group_size: int, scale_ratio, batch=None):
-    """(table of this step, new controller state), straight from the advantage core.
-
-    batch: the groups of this step, for rules that read the whole batch.
-    scale_ratio(full, base): sum |A| of one method over that of another on this step's data, None
-    where the latter is 0.
-    """
-    if not method.rule.adaptive:
-        return factor * weight_table(method, group_size, batch=batch), ctrl
-    full, base = resolve(method, *controller.gains(ctrl)), make("dr_grpo")
-    ratio = scale_ratio(full, base)
-    control = method.rule.control
-    if control == "ema":
-        ctrl = controller.update_scale(ctrl, ratio)
-        ratio = ctrl.scale
-    ratio = 1.0 if ratio is None else ratio
-    full, base = weight_table(full, group_size), weight_table(base, group_size)
-    table = {"none": full, "batch": ratio * base, "ema": ratio * base, "unit": full / ratio}[control]
-    return factor * table, ctrl
-
-
 def mean_weights(table, p):
     """E[weight of a success], E[weight of a failure] when the other G-1 rollouts ~ Bin(G-1, p); p (B,)."""
     n = len(table) - 2
@@ -159,7 +137,8 @@ def train_step(world, dyn: k.Dynamics, method, ctrl: controller.State, factor: f
     successes = np.rint(hit.sum(axis=1)).astype(int)
     ctrl = controller.update(ctrl, sum(solved) / (len(solved) * G), float(np.mean(entropies)))
     batch = BatchStats(successes, np.full(B, G))
-    table, ctrl = step_table(method, ctrl, factor, G, lambda full, base: batch_scale(full, base, batch), batch)
+    table, ctrl = step_table(method, ctrl, G, batch)
+    table = factor * table
     w_s, w_f = table[successes, 0][:, None], table[successes, 1][:, None]
     if dyn.slope_match:
         mean_s, mean_f = mean_weights(table, (mu * reward_chance(world, prompts)).sum(axis=1))

@@ -1,0 +1,283 @@
+"""What each command does. Heavy imports happen inside, after the input has been checked."""
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+from fade_sim import __version__, store
+from fade_sim import config as shared
+from fade_sim.errors import InputError
+from llm import config
+
+
+def check(args, free: dict[str, str]) -> None:
+    """A line per rule, and the trainer's sections."""
+    print(config.check_config(args.config))
+
+
+# --- pretrain ------------------------------------------------------------------------------------------
+
+
+def pretrain(args, free: dict[str, str]) -> None:
+    """Train the small transformer from scratch; writes a Hugging Face folder with pretrain.json."""
+    settings = config.load(args.config or "tiny", _overrides(free), alone=True)
+    if args.dry_run:
+        _print_toml({"pretrain": settings.raw["pretrain"], "data": settings.raw["data"]})
+        return
+    from llm import policy as policies
+    from llm.data import problems
+    from llm.pretrain import new_policy
+    from llm.pretrain import pretrain as run
+
+    with store.run_folder(args.out, "base") as (folder, final):
+        policy, tokenizer = new_policy(settings.pretrain)
+        roller = _roller(settings, policy, tokenizer)
+        with _bar("pretraining", settings.pretrain.steps) as advance:
+            result = run(settings.pretrain, settings.data, problems(settings.data), policy, roller,
+                         settings.parallel.chunk,
+                         lambda step, loss, rate: advance(step, f"loss {loss:.3f}, solve rate {rate:.3f}"))
+        policies.export(policy, tokenizer, folder, policy.model.state_dict())
+        (folder / "pretrain.json").write_text(store.to_json(result) + "\n")
+    print(f"mean solve rate of the training prompts {result['solve_rate']:.3f} after {result['steps']} steps\n"
+          f"model: {final}")
+
+
+# --- train ---------------------------------------------------------------------------------------------
+
+
+def train(args, free: dict[str, str]) -> None:
+    """Reinforcement learning; writes a run folder, or continues one."""
+    if args.resume:
+        if args.config or free or args.out or args.rule or args.regime:
+            raise InputError("--resume takes the settings of the run it continues: give nothing beside it")
+        from llm import runfolder
+
+        folder = runfolder.resumable(args.resume)
+        settings = config.load(folder / "config.toml")
+    else:
+        folder, settings = None, config.load(args.config or "tiny", _overrides(free), rule=args.rule,
+                                             regime=args.regime)
+        _notes(settings)
+    if args.dry_run:
+        from llm.plan import plan
+
+        _print_toml(settings.raw)
+        print(plan(settings, int(os.environ.get("WORLD_SIZE", args.ranks or 1))))
+        return
+    from llm import parallel
+
+    ranks = parallel.start()
+    try:
+        folder, summary = run_training(settings, folder, args.out, ranks)
+        if ranks.rank == 0:
+            _print_eval(settings.contender.label, summary["eval"])
+            print(f"folder: {folder}")
+    finally:
+        ranks.close(failed=sys.exc_info()[0] is not None)
+
+
+def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple[Path, dict]:
+    """Train in a new folder, or go on in `folder`; returns (folder, summary)."""
+    import tomli_w
+
+    from llm import checkpoint, runfolder
+    from llm.data import problems
+
+    began = time.time()
+    policy, tokenizer, reference = _policies(settings, ranks)
+    roller = _roller(settings, policy, tokenizer, ranks)
+    from llm.trainer import Trainer
+
+    trainer = Trainer(settings, policy, roller, problems(settings.data), ranks, reference)
+    if folder is None:
+        text = tomli_w.dumps(settings.raw).encode()
+        made = runfolder.create(out, settings.name, text) if ranks.rank == 0 else None
+        folder = ranks.gather(made)[0]
+    lock = runfolder.claim(folder) if ranks.rank == 0 else None
+    kept = checkpoint.load(trainer, folder)
+    metrics = runfolder.Metrics(folder, kept) if ranks.rank == 0 else None
+    events = _events(settings, folder, ranks)
+    with _bar(settings.contender.label, settings.train.steps, quiet=ranks.rank > 0, start=trainer.step) as advance:
+        last: dict = {}
+        shown: dict = {}  # the newest value of everything: evaluations are rarer than steps
+
+        def record(row: dict) -> None:
+            last.clear()
+            last.update(row)
+            shown.update(row)
+            if metrics is not None:
+                metrics.write(row)
+                events(row)
+            advance(row["step"], _headline(shown))
+
+        trainer.run(record, lambda: checkpoint.save(trainer, folder, metrics.sync() if metrics else 0))
+    checkpoint.export(trainer, tokenizer, folder / "model")
+    summary = {"rule": settings.contender.label, "regime": settings.regime, "steps": trainer.step, **last}
+    if ranks.rank == 0:
+        store.write_atomic(folder / "meta.json", (store.to_json(_meta(began, ranks), indent=1) + "\n").encode())
+        store.write_atomic(folder / "summary.json", (store.to_json(summary, indent=1) + "\n").encode())
+        os.close(lock)
+    ranks.barrier()
+    return folder, summary
+
+
+def _policies(settings, ranks):
+    """(policy, tokenizer, reference or None), on their device and sharded."""
+    import msgspec
+
+    from llm import parallel
+    from llm import policy as policies
+
+    policy, tokenizer = policies.load(settings.model)
+    reference = None
+    if settings.loss.kl != "none":
+        reference = policies.load(msgspec.structs.replace(settings.model, lora_rank=0))[0]
+        reference.requires_grad_(False)
+    for one in filter(None, (policy, reference)):
+        one.to(ranks.device)
+        if settings.parallel.activation_checkpointing and one is policy:
+            one.checkpoint_activations()
+        parallel.shard(one, ranks)
+    return policy, tokenizer, reference
+
+
+def _roller(settings, policy, tokenizer, ranks=None):
+    from llm.reward import make_verifier
+    from llm.rollout import Roller, make_sampler, stop_tokens
+
+    stop = stop_tokens(policy, tokenizer, settings.rollout.stop)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stop[0]
+    sampler = make_sampler(settings, stop, pad, ranks)
+    return Roller(sampler, tokenizer, make_verifier(settings.reward.name), stop, pad)
+
+
+def sweep(args, free: dict[str, str]) -> None:
+    """Every rule under every regime, several seeds; the same command again goes on where it stopped."""
+    from llm import sweep as sweeps
+
+    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run)
+
+
+# --- eval, spectrum ------------------------------------------------------------------------------------
+
+
+def evaluate(args, free: dict[str, str]) -> None:
+    """pass@k of a model folder or a finished run."""
+    folder = Path(args.folder)
+    run = (folder / "config.toml").is_file()
+    path = folder / "model" if run else folder
+    if run and not path.is_dir():
+        raise InputError(f"{folder}: this run is not complete, it has no model yet")
+    settings = config.load(args.config or (folder / "config.toml" if run else "tiny"),
+                           {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
+    from llm.data import problems
+    from llm.evaluate import evaluate as run_eval
+    from llm.parallel import Ranks
+
+    policy, tokenizer, _ = _policies(settings, Ranks())
+    got = run_eval(policy, _roller(settings, policy, tokenizer), problems(settings.data).evaluation, settings.data,
+                   Ranks(), settings.train.seed)
+    _print_eval(str(folder), got)
+    if args.json:
+        store.write_atomic(Path(args.json), (store.to_json(got, indent=1) + "\n").encode())
+
+
+def spectrum(args, free: dict[str, str]) -> None:
+    """Spectrum of the difference of two checkpoints, matrix by matrix."""
+    from llm.spectrum import print_spectrum
+
+    print_spectrum(Path(args.before), Path(args.after), args.json)
+
+
+# --- what they share -----------------------------------------------------------------------------------
+
+
+def _overrides(free: dict[str, str]) -> dict:
+    return {key: shared.parse_value(value) for key, value in free.items()}
+
+
+def _notes(settings) -> None:
+    for note in settings.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _print_toml(raw: dict) -> None:
+    import tomli_w
+
+    print(tomli_w.dumps(raw), end="")
+
+
+class _bar:
+    """A progress bar on stderr with the few numbers that matter."""
+
+    def __init__(self, title: str, total: int, quiet: bool = False, start: int = 0):
+        self.title, self.total, self.quiet, self.start = title, total, quiet, start
+
+    def __enter__(self):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+                   TextColumn("{task.fields[said]}"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=Console(stderr=True, highlight=False), disable=self.quiet)
+        self.progress.start()
+        task = self.progress.add_task(self.title, total=self.total, completed=self.start, said="")
+        return lambda step, said: self.progress.update(task, completed=step, said=said)
+
+    def __exit__(self, *error):
+        self.progress.stop()
+
+
+def _headline(row: dict) -> str:
+    shown = [f"solve {row['solve_rate']:.2f}, H {row['entropy']:.2f}"] if "solve_rate" in row else []
+    if "pass@1" in row.get("eval", {}).get("held_out", {}):
+        shown.append(f"held-out p@1 {row['eval']['held_out']['pass@1']['mean']:.2f}")
+    if row.get("Lambda") is not None:
+        shown.append(f"Lambda {row['Lambda']:.2f}{' ALARM' if row['alarm'] else ''}")
+    return ", ".join(shown)
+
+
+def _print_eval(title: str, got: dict) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{title}: pass@k, 95% interval by prompt", title_justify="left", box=None, pad_edge=False)
+    keys = [k for k in next(iter(got.values())) if k.startswith("pass@")]
+    for heading in ("problems", *keys, "entropy", "length"):
+        table.add_column(heading, justify="left" if heading == "problems" else "right")
+    for name, row in got.items():
+        cells = [f"{row[k]['mean']:.3f} [{row[k]['low']:.3f}, {row[k]['high']:.3f}]" for k in keys]
+        table.add_row(name.replace("_", " "), *cells, f"{row['entropy']:.3f}", f"{row['length']:.2f}")
+    Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(table)
+
+
+def _events(settings, folder: Path, ranks):
+    """A writer of TensorBoard event files, if asked for."""
+    if not settings.probe.events or ranks.rank:
+        return lambda row: None
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise InputError("probe.events needs the package tensorboardX: pip install tensorboardX") from None
+    writer = SummaryWriter(str(folder / "events"))
+
+    def write(row: dict) -> None:
+        for key, value in row.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+                writer.add_scalar(key, value, row["step"])
+
+    return write
+
+
+def _meta(began: float, ranks) -> dict:
+    """Facts that may differ between two identical runs; nowhere else in the folder."""
+    import torch
+    import transformers
+
+    return {
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.time() - began, 2),
+        "processes": ranks.size, "device": ranks.device, "version": __version__, "python": platform.python_version(),
+        "torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine(),
+    }

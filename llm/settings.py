@@ -1,0 +1,117 @@
+"""The trainer's own settings: every key, its type, range and default. No reading of files.
+
+The dynamics ([train]) and the rule ([method], [controller]) are those of `fade_sim.settings` and
+`fade_sim.config`: one file serves the simulator and the trainer.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fade_sim.settings import Count, NonNegative, Positive, Share, Whole
+
+Probability = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the config."""
+
+
+class Model(Section):
+    """The policy and its optimiser. The simulator's train.lr is the step of a toy head: it does not transfer."""
+
+    path: str = ""  # folder of a Hugging Face causal language model with its tokenizer
+    lr: NonNegative = 0.1  # sgd: about .1 for the small model of fade-llm pretrain; adam: about 2e-4
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the weights; the optimiser keeps float32 ones
+    weight_decay: NonNegative = 0.0  # decoupled (AdamW)
+    max_grad_norm: NonNegative = 0.0  # clip of the global gradient norm; 0: none
+    lora_rank: Whole = 0  # 0: every parameter is trained
+    lora_alpha: Positive = 16.0  # the update is scaled by lora_alpha / lora_rank
+
+
+class Data(Section):
+    """The problems."""
+
+    task: Literal["arithmetic", "file"] = "arithmetic"
+    train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill"
+    test: str = ""
+    train_prompts: Count = 256  # task = arithmetic
+    test_prompts: Count = 128  # held-out prompts of the training skills, and as many of the held-out skill
+    seed: Whole = 0  # of the problems and of their split
+    eval_prompts: Count = 128  # evaluated prompts of each set
+    eval_rollouts: Count = 16  # rollouts of each of them
+    eval_k: tuple[Count, ...] = (1, 4, 16)  # pass@k
+
+
+class Reward(Section):
+    """The verifier of an answer."""
+
+    name: str = "integer"  # integer (the whole answer is that number), exact (same text), or module:function
+
+
+class Rollout(Section):
+    """Sampling of answers, in training and in evaluation."""
+
+    sampler: Literal["own", "vllm"] = "own"
+    temperature: Positive = 1.0  # log-probabilities and entropies are those of softmax(z / temperature)
+    max_tokens: Count = 8  # longest answer, its end token included
+    stop: str = ""  # text that ends an answer, if it is one token; the end token always does
+    batch: Count = 512  # rollouts sampled at a time
+
+
+class Loss(Section):
+    """The objective, beyond [train] correction, clip and epochs."""
+
+    # what the sum over all tokens of the step is divided by: tokens, or sequences of their own length, or
+    # sequences times constant_length
+    denominator: Literal["token_mean", "sequence_mean", "constant"] = "constant"
+    constant_length: Whole = 0  # 0: rollout.max_tokens
+    ratio: Literal["token", "sequence"] = "token"  # level of the importance ratio
+    ratio_cap: Annotated[float, Meta(gt=1)] | None = None  # ceiling of the importance ratio
+    clip_high: Annotated[float, Meta(gt=0)] | None = None  # upper half-width of the PPO clip; default train.clip
+    kl: Literal["none", "k1", "k2", "k3"] = "none"  # estimator of KL(policy || initial policy), per token
+    kl_coef: NonNegative = 0.0
+    entropy_coef: float = 0.0  # of the entropy bonus
+    mask_truncated: bool = False  # answers without an end token carry no gradient
+
+
+class Parallel(Section):
+    """Memory and processes; none of it changes the result beyond rounding."""
+
+    micro_batch: Count = 256  # rollouts per forward and backward pass
+    chunk: Count = 1024  # tokens whose logits exist at one time
+    activation_checkpointing: bool = False
+    save_every: Whole = 50  # steps between checkpoints; 0: none
+    keep: Count = 2  # newest checkpoints kept
+
+
+class Probe(Section):
+    """Costly diagnostics, taken every train.record steps."""
+
+    stability: bool = False  # Lambda over all trainable parameters, from per-rollout gradients
+    exact: bool = False  # also of the exact feedback matrix E[A Hess log pi], by Lanczos (about 60 backward passes)
+    rollouts: Count = 1024  # rollouts they are measured on
+    entropy_slope: bool = True  # predicted and measured change of entropy of one step
+    events: bool = False  # also write TensorBoard event files (needs tensorboardX)
+
+
+class Pretrain(Section):
+    """The first rung: a small transformer trained from scratch to partial competence."""
+
+    hidden: Count = 64
+    layers: Count = 2
+    heads: Count = 4
+    intermediate: Count = 176
+    steps: Count = 3000  # at most
+    batch: Count = 256
+    lr: Positive = 3e-3  # AdamW
+    solve_rate: Share = 0.3  # stop when the mean solve rate of the training prompts reaches it
+    check_every: Count = 50
+    seed: Whole = 0
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "model": Model, "data": Data, "reward": Reward, "rollout": Rollout, "loss": Loss, "parallel": Parallel,
+    "probe": Probe, "pretrain": Pretrain,
+}

@@ -1,0 +1,45 @@
+"""A sweep runs what is missing, and only that."""
+
+import json
+
+import pytest
+from tiny import HERE, SMALL
+
+from llm import sweep
+
+COMPARE = """
+[[compare]]
+name = "dr_grpo"
+[[compare]]
+name = "asym_delta"
+delta = 0.5
+[[regime]]
+name = "fresh"
+[[regime]]
+name = "stale"
+train = { staleness = 1 }
+"""
+
+
+def test_a_sweep_goes_on_where_it_stopped(base, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(HERE)
+    path = tmp_path / "compare.toml"
+    path.write_text(COMPARE)
+    settings = {**SMALL, "train.steps": 2, "model.path": base}
+    first = sweep.run(str(path), settings, 2, tmp_path / "s")
+    assert [(r["regime"], r["rule"], r["seeds"]) for r in first] == [
+        (regime, rule, 2) for regime in ("fresh", "stale") for rule in ("dr_grpo", "asym_delta(0.5)")]
+    seed = json.loads((tmp_path / "s/stale/asym_delta_0.5/seed-1/summary.json").read_text())
+    other = json.loads((tmp_path / "s/stale/asym_delta_0.5/seed-0/summary.json").read_text())
+    mean = (seed["entropy"] + other["entropy"]) / 2
+    assert first[3]["entropy"]["mean"] == pytest.approx(mean)
+    assert first[3]["entropy"]["error"] == pytest.approx(abs(seed["entropy"] - mean))  # |d|/2 = sd/sqrt 2 of two
+    (tmp_path / "s/fresh/dr_grpo/seed-0/summary.json").unlink()
+    capsys.readouterr()
+    assert sweep.run(str(path), settings, 2, tmp_path / "s") == first
+    assert [line for line in capsys.readouterr().out.splitlines() if " of 8" in line] == [
+        f"1 of 8: {tmp_path / 's/fresh/dr_grpo/seed-0'}"]
+    with pytest.raises(ValueError, match="other settings"):
+        sweep.run(str(path), {**settings, "model.lr": 0.1}, 2, tmp_path / "s")
+    sweep.run(str(path), settings, 3, tmp_path / "s", dry_run=True)
+    assert capsys.readouterr().out.count("new") == 4

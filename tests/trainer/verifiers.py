@@ -1,0 +1,12 @@
+"""Verifiers that an untrained model satisfies now and then. No group is all of one kind for long."""
+
+
+def even(text: str, answer: str) -> float:
+    """1 if the text has an even number of digits, at least two."""
+    digits = sum(c.isdigit() for c in text)
+    return float(digits >= 2 and digits % 2 == 0)
+
+
+def digit(text: str, answer: str) -> float:
+    """1 if the text starts with a digit."""
+    return float(text[:1].isdigit())
