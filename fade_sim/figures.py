@@ -88,7 +88,7 @@ def run_figure(traces: dict, subtitles: dict[str, str], path: Path) -> None:
                     ax.text(0.5, 0.9, f"all {len(last)} rules coincide", transform=ax.transAxes, ha="center")
                 if column == 0:
                     ax.set_ylabel(label)
-            lines = ([] if name == subtitles[name] else [name]) + textwrap.wrap(subtitles[name], 46)
+            lines = ([] if name == subtitles[name] else [name]) + textwrap.wrap(subtitles[name], 52)
             axes[0, column].set_title("\n".join(lines))
             title_lines = max(title_lines, len(lines))
             axes[-1, column].set_xlabel("steps")

@@ -137,7 +137,8 @@ class _Replica:
         if self.method.rule.adaptive:
             gains = first_gains(self.ctrl)
             first = make("dr_grpo") if self.method.rule.control in ("batch", "ema") else resolve(self.method, *gains)
-        start = initial_batch(world, G)
+        wanted = first.rule.reads_batch or train.match in ("mass", "grad")
+        start = initial_batch(world, G) if wanted else None  # as dear as a hundred steps
         self.factor = match_factor(train, first, world, self.dyn, start)
         self.state = new_state(world, self.dyn)
         self.state.table[:] = self.factor * weight_table(first, G, batch=start)
