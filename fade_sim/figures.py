@@ -1,4 +1,4 @@
-"""House style and every picture. The only module that imports Matplotlib at its top.
+"""House style and every picture. Only this and the figures of the experiments import Matplotlib at their top.
 
 Pictures are drawn with the object API on the Agg canvas: no display is needed, no global state
 is touched, and the bytes depend on the data alone.

@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("decomposition", "identity", "entropy", "rank", "difficulty", "fade", "generalisation")
+NAMES = ("rank", "fade")
 
 
 def load(name: str):
