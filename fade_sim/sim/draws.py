@@ -9,7 +9,7 @@ from fade_sim.sim.simd import _I32, _I64, _const, _each, _load, _loop, _need, _R
 
 LANES = 8
 _DOUBLE, _U, _X = ir.DoubleType(), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(_I64, LANES)
-_PIVOTS = 8  # the first search step compares with all borders of eight blocks at once
+_PIVOTS = 16  # the first search step compares with the borders of so many blocks at once
 
 
 @kernel
@@ -95,7 +95,7 @@ def search(typing, cdf, stream, start, found):
             return value if row.element == _DOUBLE else b.fpext(value, _DOUBLE)
 
         unit = b.fmul(cumulative(last), ir.Constant(_DOUBLE, 2.0**-53))
-        block = b.lshr(b.add(K, _I64(_PIVOTS - 1)), _I64(3))
+        block = b.udiv(b.add(K, _I64(_PIVOTS - 1)), _I64(_PIVOTS))
         pivots = []
         for j in range(1, _PIVOTS):
             border = b.sub(b.mul(block, _I64(j)), _I64(1))

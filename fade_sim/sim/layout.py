@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     chosen: np.ndarray  # (B,) prompts
     successes: np.ndarray  # (B,) rewards of 1 per group
     mu: np.ndarray  # (B, K) behaviour policy
-    arms: np.ndarray | None  # (B, G) uint32 arm of each rollout; None in count mode
+    arms: np.ndarray | None  # (B, G) unsigned, arm of each rollout; None in count mode
     rewards: np.ndarray | None  # (B, G) bool, its reward
     hit: np.ndarray | None  # (B, K) count mode only: mean number of rewarded rollouts of an arm
     miss: np.ndarray | None  # (B, K) and of unrewarded ones

@@ -214,7 +214,8 @@ def new_state(world: WorldArrays, dyn: layout.Dynamics) -> layout.State:
 def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
     B, G, K, dtype = dyn.prompts, dyn.group_size, world.bias.shape[1], world.bias.dtype
-    rollouts = (None, None) if dyn.count else (np.zeros((B, G), np.uint32), np.zeros((B, G), np.bool_))
+    arm = np.uint16 if K <= 65536 else np.uint32
+    rollouts = (None, None) if dyn.count else (np.zeros((B, G), arm), np.zeros((B, G), np.bool_))
     counts = tuple(np.zeros((B, K), dtype) if dyn.count else None for _ in range(2))
     mu = np.zeros((B, K), dtype)
     return layout.Batch(
