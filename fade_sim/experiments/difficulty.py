@@ -80,7 +80,7 @@ def run(settings: dict, cells) -> dict:
         "sampled": {(alpha, G, x): exact.sampled_snr(alpha, G, x, **asked["sampled"])
                     for alpha in (1.0, 3.0) for G in (16,) for x in (0.1, 0.5, 0.9)},
         "variance": exact.variance_table(alphas[1:], sizes, p), "thresholds": exact.thresholds(densities),
-        "shares": exact.shares(alphas, densities),
+        "shares": exact.shares(alphas, densities), "quality": exact.qualities(alphas, densities),
         "best": {(j, density): exact.best_alpha(j, density) for j in (0, 1, 2) for density in densities},
         "softening": exact.softening(3.0, sizes, np.array([0.02, 0.5, 0.9])), "peaks": exact.peaks(3.0, sizes),
         "traces": {name: done[f"difficulty: {name}"] for name in settings["regimes"]},
@@ -185,7 +185,7 @@ def _variance_numbers(results: dict) -> list[Number]:
 
 def _threshold_numbers(results: dict) -> list[Number]:
     return [Number(f"break-even, {density}: {reading}{f', {scale} matched' if reading == 'signal' else ''}, hard: "
-                   f"p < {cut}", ratio, predicted=THRESHOLD, prototype=_BREAK_EVEN.get((density, reading, cut), ""))
+                   f"p < {cut}", ratio, prototype=_BREAK_EVEN.get((density, reading, cut), ""))
             for (density, reading, scale, cut), ratio in results["thresholds"].items()]
 
 
@@ -198,6 +198,9 @@ _BREAK_EVEN = {("uniform", reading, cut): said for reading, row in (
 def _other_exact_numbers(results: dict) -> list[Number]:
     rows = [Number(f"N_eff/N, {density}: alpha {alpha:g}", share) for density, values in results["shares"].items()
             for alpha, share in zip(results["alphas"], values, strict=True)]
+    rows += [Number(f"Q over that of alpha 1, {density}: {reading}, alpha {alpha:g}", float(value))
+             for (density, reading), row in results["quality"].items()
+             for alpha, value in zip(results["alphas"][1:], row[1:], strict=True)]
     rows += [Number(f"best alpha, {density}: signal q^{j}", best, predicted=1.0 + j,
                     prototype={1: "2.00", 2: "3.00"}.get(j, "")) for (j, density), best in results["best"].items()]
     for k, G in enumerate(results["group_sizes"]):

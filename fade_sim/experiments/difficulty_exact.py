@@ -74,6 +74,13 @@ def shares(alphas, densities) -> dict[str, list[float]]:
     return {density: [kish_share(alpha, DENSITIES[density]) for alpha in alphas] for density in densities}
 
 
+def qualities(alphas, densities) -> dict[tuple[str, str], np.ndarray]:
+    """(density, reading) -> Q of each alpha over that of the first, for prompts of equal signal."""
+    found = {(density, reading): np.array([quality(alpha, reading=reading, solve_rates=DENSITIES[density])
+                                           for alpha in alphas]) for density in densities for reading in READINGS}
+    return {key: row / row[0] for key, row in found.items()}
+
+
 def best_alpha(j: float, density: str) -> float:
     """The alpha with the largest signal to noise of the summed gradient, for prompts of signal q^j; searched."""
     from scipy.optimize import minimize_scalar

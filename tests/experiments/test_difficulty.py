@@ -34,7 +34,8 @@ def results(sharper=1.2, shares=(0.9, 0.8, 0.7), threshold=2.25, trades=((-0.05,
     return {"alphas": (1.0, 2.0, 3.0), "group_sizes": (8, 16), "p": p, "grid": p, "snr": snr, "snr_curves": snr,
             "sampled": {(1.0, 16, 0.5): np.ones(SEEDS) + 0.01 * np.arange(SEEDS)},
             "variance": np.ones((2, 2, 3, 2)), "thresholds": dict.fromkeys(keys, threshold),
-            "shares": {"uniform": list(shares)}, "best": {(1, "uniform"): 2.0}, "softening": np.ones((2, 3)),
+            "shares": {"uniform": list(shares)}, "best": {(1, "uniform"): 2.0},
+            "quality": {("uniform", "snr"): np.ones(3)}, "softening": np.ones((2, 3)),
             "peaks": [0.3, 0.26], "traces": {name: trace(*pair) for name, pair in zip(NAMES, trades, strict=True)}}
 
 
@@ -72,6 +73,12 @@ def test_thresholds_are_a_function_of_the_definition():
 
 def test_best_alpha_is_found_by_search():
     assert difficulty_exact.best_alpha(1, "hard world") == pytest.approx(2.0, abs=1e-4)
+
+
+def test_quality_of_equal_signals():
+    """Uniform, N_eff reading: Q^2 = (E w)^2/E w^2, w = q^(alpha-1); alpha 2: 3/4, alpha 3: 5/9."""
+    found = difficulty_exact.qualities((1.0, 2.0, 3.0), ("uniform",))["uniform", "n_eff"]
+    assert found == pytest.approx([1.0, 0.75**0.5, (5 / 9) ** 0.5], rel=1e-9)
 
 
 def test_softening_by_hand():
