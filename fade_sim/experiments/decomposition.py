@@ -30,6 +30,8 @@ LIMITS = (
     "Rules are taken with their default parameters; parameters move a rule along the axes.",
     "Masses say what a rule does in expectation under the policy that drew the data: not its noise, nor what a clip "
     "or old rollouts make of it.",
+    "A batch whose groups are all uniform leaves reinforce_pp_baseline nothing to divide by: such rare batches "
+    "dominate its exact masses at a fixed batch, hence its wide interval.",
     "The axes are functions of the solve rate: only where the sign ratio is the same at every solve rate is it "
     "one number.",
 )

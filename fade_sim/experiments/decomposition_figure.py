@@ -73,7 +73,8 @@ def _table(axes, rows: list[dict]) -> None:
     y = np.arange(len(rows))
     sign, difficulty, scale = axes
     for i, row in enumerate(rows):
-        sign.plot(np.clip(row["range"], -EDGE, EDGE), [i, i], color="#BBBBBB", lw=3, solid_capstyle="round")
+        if not row["negative"]:
+            sign.plot(np.clip(row["range"], -EDGE, EDGE), [i, i], color="#BBBBBB", lw=3, solid_capstyle="round")
         difficulty.plot(row["half"], [i, i], color="#BBBBBB", lw=3, solid_capstyle="round")
         sign.plot(row["sign"], i, "x" if row["negative"] else "o", ms=4.5, color=COLORS[3])
     difficulty.plot([row["peak"] for row in rows], y, "o", ms=4.5, color=COLORS[3])
