@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("rank", "fade")
+NAMES = ("decomposition", "identity", "rank", "difficulty", "fade")
 
 
 def load(name: str):
