@@ -94,7 +94,7 @@ def section(options) -> list[Row]:
                         note=f"others kept {others:.2f} cores busy (judged below {QUIET})"))
     if options.figure:
         draw(options.figure, (prompts, steps), (GROUPS, groups), (threads, speed_ups))
-        options.say(f"scaling: {options.figure}")
+        options.say(f"scaling: {options.figure.name}")
     return rows
 
 
