@@ -105,7 +105,7 @@ def score(results: dict) -> Score:
             numbers += regime_numbers(untuned, len(STATIC)).all
         if above(rows.earlier) and rows.on_front:
             held.append(name)
-        said.append(f"{name}: {shown(rows.earlier, 0)} steps earlier than {rows.best}, "
+        said.append(f"{name}: {shown(rows.earlier, 0)} steps before the peak of {rows.best}, "
                     f"{'on' if rows.on_front else 'inside'} the pass@k front; mean pass@1 minus scale_ema "
                     f"{shown(rows.schedule)}")
     for case, trace in results["odd"].items():

@@ -84,13 +84,13 @@ def _contrasts(ax, results: dict) -> None:
         rivals = [(best, COLORS[3]), ("scale_ema", "#777777")]
         if len(regimes) == 1:
             rivals += [(label, COLORS[5]) for label in regime.labels if label.startswith("fade") and label != "fade"]
-        rows += [(f"{regime.name}\nfade - {rival}" if len(regimes) > 1 else f"fade - {rival}", color,
+        rows += [(f"{regime.name}: - {rival}" if len(regimes) > 1 else f"fade - {rival}", color,
                   regime.mean("fade") - regime.mean(rival)) for rival, color in rivals]
     for y, (_, color, values) in enumerate(rows):
         mean, half = interval(values)
         ax.errorbar(mean, y, xerr=half, fmt="o", ms=5, lw=1.5, color=color)
     ax.axvline(0, color="#444444", lw=0.8)
-    ax.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8 if len(rows) < 12 else 5)
+    ax.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8 if len(rows) < 12 else 6)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="difference in held-out pass@1, mean of the run", title="Right of 0: FADE is better")

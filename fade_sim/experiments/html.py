@@ -116,7 +116,7 @@ world cannot settle what a language model does: see the limits of each claim.</p
 
 
 def _size(mode: str) -> str:
-    return "A quick run: few seeds, so wide intervals; --full decides." if mode == "quick" else "All seeds."
+    return "A quick run: fewer regimes and seeds; --full decides." if mode == "quick" else "All seeds."
 
 
 def _first_answer(claims: dict) -> str:
