@@ -14,7 +14,8 @@ def draw(results: dict, path) -> None:
     name, traces = next(iter(results["regimes"].items()))
     regime = Regime(name, traces)
     with matplotlib.rc_context(STYLE):
-        figure, axes = _figure(3, 2, (9.6, 12.0))
+        width = 9.6 if len(results["regimes"]) < 6 else 12.4  # long labels of many regimes need room
+        figure, axes = _figure(3, 2, (width, 12.0))
         _curves(axes[0, 0], regime)
         _rates(axes[0, 1], regime)
         _front(axes[1, 0], regime)
