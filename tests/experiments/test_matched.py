@@ -1,63 +1,90 @@
-"""Values at matched solve rate, and lines through rules, against arithmetic by hand."""
+"""Comparison at equal solve rate: worked numbers, and what happens to runs that never get there."""
 
 import numpy as np
 import pytest
 
+from fade_sim.errors import InputError
 from fade_sim.experiments import matched
 from fade_sim.sim import Trace
 
 
-def test_first_crossing_between_records():
-    """.5 -> .7: through .6 half way, 1 + .1/.2 = 1.5. The second rise through it, after a fall, does not count."""
-    curve = [0.3, 0.5, 0.7, 0.4, 0.9]
-    assert matched.crossing(curve, 0.6) == pytest.approx(1.5)
-    assert matched.crossing(curve, 0.8) == pytest.approx(3.8)  # .4 -> .9: 3 + .4/.5
-    assert matched.crossing(curve, 0.5) == pytest.approx(1.0)  # at a record
+def trace(p, **values):
+    """Two contenders, two seeds, records at steps 0, 10, 20."""
+    values = {"train_pass@1": np.array(p, dtype=float), **{k: np.array(v, dtype=float) for k, v in values.items()}}
+    return Trace(("a", "b"), (0, 1), np.array([0, 10, 20]), values)
 
 
-def test_never_crossed_is_nan_and_so_is_a_start_above():
-    found = matched.crossing([[0.1, 0.2, 0.3], [0.8, 0.7, 0.9], [0.1, 0.2, 0.6]], 0.6)
-    assert np.isnan(found[:2]).all() and found[2] == 2.0
+RUN = trace([[[0.2, 0.6, 0.8], [0.2, 0.4, 0.5]], [[0.6, 0.7, 0.9], [0.1, 0.9, 0.3]]],
+            entropy=[[[2.0, 1.0, 0.5], [2.0, 1.5, 1.0]], [[2.0, 1.0, 0.0], [3.0, 1.0, 2.0]]])
 
 
-def test_a_metric_is_read_at_each_runs_own_crossing():
-    """Rule a crosses .5 at record .5 (entropy 3 -> 1: 2), seed 2 at 1.25 (1 -> 5: 2); rule b never in seed 1."""
-    solve = np.array([[[0.4, 0.6, 0.6], [0.1, 0.4, 0.8]], [[0.1, 0.1, 0.2], [0.0, 0.5, 0.9]]])
-    H = np.array([[[3.0, 1.0, 9.0], [9.0, 1.0, 5.0]], [[1.0, 1.0, 1.0], [4.0, 7.0, np.nan]]])
-    trace = Trace(("a", "b"), (0, 1), np.array([0, 10, 40]), {"train_pass@1": solve, "H": H})
-    found = matched.at_solve_rate(trace, "H", 0.5)
-    assert found[0] == pytest.approx([2.0, 2.0])
-    assert np.isnan(found[1, 0]) and found[1, 1] == 7.0  # exactly at a record: its undefined neighbour is not read
-    steps = matched.steps_to(trace, 0.5)
-    assert steps[0] == pytest.approx([5.0, 17.5]) and np.isnan(steps[1, 0])  # 10 + .25 * 30
+def test_the_value_at_the_first_crossing_is_interpolated():
+    # run (a, 0) crosses .7 half-way from .6 to .8: (1 + .5)/2 = .75 at step 15; (a, 1) ends at .5: never
+    # (b, 0) is at .7 exactly at step 10: 1; (b, 1) crosses once, 3/4 of the way from .1 to .9: 3 - .75 * 2 = 1.5
+    np.testing.assert_allclose(matched.at_level(RUN, "entropy", 0.7), [[0.75, np.nan], [1.0, 1.5]], rtol=1e-14)
+    np.testing.assert_allclose(matched.steps_to(RUN, 0.7), [[15.0, np.nan], [10.0, 7.5]], rtol=1e-14)
 
 
-def test_line_by_hand():
-    """x = -1, 0, 1. Seed 1: 0, 1, 2, slope 1. Seed 2: 0, 3, 0, slope 0. Means 0, 2, 1: slope 1/2, total 2,
-    explained .25 * 2 = .5, so R^2 = 1/4."""
-    found = matched.fit([-1, 0, 1], [[0, 0], [1, 3], [2, 0]])
-    assert found.slopes == pytest.approx([1, 0])
-    assert found.means == pytest.approx([0, 2, 1]) and found.r2 == pytest.approx(0.25)
+def test_a_run_that_starts_above_the_level_never_crosses_it():
+    assert np.isnan(matched.at_level(RUN, "entropy", 0.55)[1, 0])  # starts at .6
+    assert np.isnan(matched.at_level(RUN, "entropy", 0.6)[1, 0])  # starts there: nothing was learnt to reach it
 
 
-def test_a_seed_with_a_gap_has_no_line_and_is_counted():
-    found = matched.fit([0, 1, 2], [[1, 1, 1], [2, np.nan, 2], [3, 3, np.nan]])
-    assert found.slopes == pytest.approx([1]) and found.missing.tolist() == [0, 1, 1]
-    assert found.r2 == pytest.approx(1) and found.means == pytest.approx([1, 2, 3])
-    nothing = matched.fit([0, 1], [[np.nan, np.nan], [1, 1]])
-    assert len(nothing.slopes) == 0 and np.isnan(nothing.r2) and np.isnan(nothing.means).all()
+def test_a_metric_without_a_value_beside_the_crossing_has_none():
+    run = trace(RUN.values["train_pass@1"], rank1=[[[np.nan, 0.9, 0.5]] * 2] * 2)
+    # (a, 0) crosses .3 from the first record, where rank1 is NaN; .7 after it: (.9 + .5)/2
+    assert np.isnan(matched.at_level(run, "rank1", 0.3)[0, 0])
+    assert matched.at_level(run, "rank1", 0.7)[0, 0] == pytest.approx(0.7)
 
 
-def test_no_spread_has_no_r2_and_no_line_through_one_x():
-    assert np.isnan(matched.fit([0, 1, 2], np.full((3, 4), 0.1)).r2)
-    for x in ([1, 1], [0, np.inf]):
-        with pytest.raises(ValueError, match="two different finite"):
-            matched.fit(x, np.zeros((2, 3)))
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(InputError, match="entropi"):
+        matched.at_level(RUN, "entropi", 0.7)
 
 
-def test_log_sign_ratio_is_log_delta_for_asym_delta():
-    """asym_delta: m_S/m_F = delta in every group. baseline(b) at p = 1/2: (1-b)/b; its ends have one mass only."""
-    found = matched.log_sign_ratio(["asym_delta(0.25)", "baseline(0.25)", "baseline(1)", "baseline(0)"], 16)
-    assert found[:2] == pytest.approx([np.log(0.25), np.log(3)])
-    assert found[2] == -np.inf and found[3] == np.inf
-    assert matched.log_sign_ratio(["baseline(0.5)"], 4, p=0.8) == pytest.approx(np.log(4))  # p/q
+def test_a_number_is_over_the_seeds_that_have_a_value_and_says_how_many_lack_it():
+    # 1, 2, 3: mean 2, standard error 1/sqrt 3, t(2, .975) = 4.302653
+    got = matched.number("x", [1.0, np.nan, 3.0, 2.0], note="here", prototype=".5")
+    assert (got.value, got.seeds, got.note) == (2.0, 3, "here; 1 of 4 seeds have no value")
+    assert got.high - 2.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-6) and got.low == pytest.approx(4.0 - got.high)
+    assert matched.number("x", [1.0, 2.0]).note == ""
+    alone, none = matched.number("x", [1.0, np.nan]), matched.number("x", [np.nan, np.nan])
+    assert (alone.value, alone.seeds) == (1.0, 1) and np.isnan([alone.low, alone.high]).all()
+    assert none.seeds == 0 and np.isnan(none.value) and "2 of 2" in none.note
+
+
+def test_differences_are_paired_by_seed():
+    # 11 - 1, 22 - 2, 33 - 13 = 10, 20, 20; the seed that one of the two lacks counts for neither
+    got = matched.paired("d", [11.0, 22.0, 33.0, np.nan], [1.0, 2.0, 13.0, 4.0])
+    assert got.value == pytest.approx(50 / 3) and got.seeds == 3
+
+
+def test_slope_per_seed_and_r2_of_the_means():
+    # seed 0: 1, 3, 5 on -1, 0, 1: slope 2; seed 1: 0, 0, 3: slope (3 - 0)/2 = 1.5
+    # means .5, 1.5, 4: around the mean 2 are -1.5, -.5, 2 (sum of squares 6.5); line 1.75 x leaves .25, -.5, .25: .375
+    line = matched.slope([-1.0, 0.0, 1.0], [[1.0, 0.0], [3.0, 0.0], [5.0, 3.0]])
+    np.testing.assert_allclose(line.per_seed, [2.0, 1.5], rtol=1e-14)
+    assert line.r2 == pytest.approx(1 - 0.375 / 6.5)
+    assert matched.slope_number("s", [-1.0, 0.0, 1.0], [[1.0, 0.0], [3.0, 0.0], [5.0, 3.0]]).note == "R2 0.94"
+
+
+def test_a_seed_that_lacks_a_contender_has_no_slope_and_leaves_r2():
+    line = matched.slope([0.0, 1.0, 2.0], [[1.0, 0.0], [2.0, np.nan], [3.0, 9.0]])
+    assert line.per_seed[0] == pytest.approx(1.0) and np.isnan(line.per_seed[1]) and line.r2 == pytest.approx(1.0)
+    got = matched.slope_number("s", [0.0, 1.0, 2.0], [[1.0, 0.0], [2.0, np.nan], [3.0, 9.0]])
+    assert got.seeds == 1 and "1 of 2 seeds have no value" in got.note
+
+
+def test_r2_has_no_value_where_the_means_do_not_differ():
+    assert np.isnan(matched.slope([0.0, 1.0], [[0.5, 0.7], [0.5, 0.7]]).r2)
+    assert np.isnan(matched.slope([0.0, 1.0], [[np.nan], [1.0]]).r2)
+    with pytest.raises(InputError, match="differ"):
+        matched.slope([1.0, 1.0], [[0.5], [0.6]])
+
+
+def test_log_sign_ratio_is_of_mean_masses_and_bounded():
+    # a: (.1 + .3)/2 over (.2 + .2)/2 = 1: log 0; b weighs no failures: bounded at log 1000
+    m_S = [[[0.1] * 3, [0.3] * 3], [[0.5] * 3] * 2]
+    m_F = [[[0.2] * 3, [0.2] * 3], [[0.0] * 3] * 2]
+    np.testing.assert_allclose(matched.log_sign_ratio(trace(RUN.values["train_pass@1"], m_S=m_S, m_F=m_F)),
+                               [0.0, np.log(1000)], atol=1e-15)
