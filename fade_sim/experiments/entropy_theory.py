@@ -49,9 +49,14 @@ def expected_table(label: str, group_size: int, lr: float, world: dict, seeds: i
     return dict(zip(names, np.array(rows).T, strict=True))
 
 
+def one_step_config(what: str, labels, train: dict, world: dict) -> dict:
+    """The raw config of a single step, recorded before and after."""
+    rows = [{"name": method.name, **method.params} for method in map(parse, labels)]
+    return raw(what, rows, {**train, "steps": 1, "record": 1}, world)
+
+
 def one_step(what: str, labels, train: dict, world: dict, cells) -> dict[str, np.ndarray]:
     """{label: (seeds,)} change of the training prompts' entropy over one step of the simulator."""
-    rows = [{"name": method.name, **method.params} for method in map(parse, labels)]
-    trace = cells.trace(raw(what, rows, {**train, "steps": 1, "record": 1}, world), what)
+    trace = cells.trace(one_step_config(what, labels, train, world), what)
     change = trace.values["train_entropy"][:, :, 1] - trace.values["train_entropy"][:, :, 0]
     return dict(zip(labels, change, strict=True))
