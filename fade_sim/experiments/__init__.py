@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("decomposition", "identity", "rank", "difficulty", "fade")
+NAMES = ("decomposition", "identity", "entropy", "rank", "difficulty", "fade")
 
 
 def load(name: str):

@@ -9,12 +9,13 @@ import numpy as np
 
 from fade_sim.advantage import parse, weight_table
 from fade_sim.experiments.numbers import raw
-from fade_sim.experiments.rank_theory import start
-from fade_sim.theory import entropy as theory
 
 
 def expected_head(label: str, group_size: int, lr: float, world: dict, seeds: int) -> np.ndarray:
     """(seeds,) first-order dH of one exact step of the shared head, mean over the training prompts. Formula 3."""
+    from fade_sim.experiments.rank_theory import start
+    from fade_sim.theory import entropy as theory  # both heavy: not before something runs
+
     table = weight_table(parse(label), group_size)
     out = []
     for seed in range(seeds):
@@ -34,6 +35,9 @@ def expected_table(label: str, group_size: int, lr: float, world: dict, seeds: i
     replacement, so E n = 1 and Var n = 1 - 1/N. With m, C the moments of one group's update,
     E dz = lr m and Cov dz = lr^2 (C + Var(n) m m^T). "first" is H(z + E dz) - H(z), to all orders in the mean.
     """
+    from fade_sim.experiments.rank_theory import start
+    from fade_sim.theory import entropy as theory  # both heavy: not before something runs
+
     table = weight_table(parse(label), group_size)
     names = ("first", "second", "second_S", "second_F")
     rows = []
