@@ -33,19 +33,17 @@ def cumulate(mu, row):
 
 
 @_jit
-def search(row, found, prompts):
+def search(row, arms, prompts):
     for b in range(prompts):
-        draws.search(row, np.uint64(b), 0, found)
+        draws.search(row, np.uint64(b), 0, arms, b)
 
 
 @_jit
-def reward(success, chosen, found, arms, rewards):
+def reward(success, chosen, arms, rewards):
     solved = 0
     for b in range(chosen.shape[0]):
-        for g in range(arms.shape[1]):
-            a = found[g]
-            arms[b, g] = a
-            rewards[b, g] = success[chosen[b], a]
+        for g in range(rewards.shape[1]):
+            rewards[b, g] = success[chosen[b], arms[b, g]]
             solved += rewards[b, g]
     return solved
 
@@ -72,8 +70,8 @@ def cells(shape) -> dict:
         "step": lambda: run.advance(steps),
         "softmax, normalised, with its entropy": lambda: softmax(theta, chosen, mu),
         "running sums for the draws": lambda: cumulate(mu, row),
-        "uniforms and search": lambda: search(row, batch.found, B),
-        "rewards of what was found": lambda: reward(success, chosen, batch.found, batch.arms, batch.rewards),
+        "uniforms and search": lambda: search(row, batch.arms, B),
+        "rewards of what was found": lambda: reward(success, chosen, batch.arms, batch.rewards),
         "update of the table": lambda: table_step(batch.arms, batch.rewards, mu, theta, chosen),
     }
 

@@ -13,15 +13,15 @@ _PIVOTS = 16  # the first search step compares with the borders of so many block
 
 
 @kernel
-def draw_arms(prob, b, stream, start, cdf, found):
-    """found[g] for g < G: the first arm whose cumulative sum of prob[b] exceeds u times the total, for the
+def draw_arms(prob, b, stream, start, cdf, arms):
+    """arms[b, g] for g < G: the first arm whose cumulative sum of prob[b] exceeds u times the total, for the
     uniforms u at start, start + 1, ... of the stream (`primitives.uniform`).
 
-    found: (G rounded up to LANES,) uint64, filled whole; cdf (1, K) is scratch. G draws cost the same
+    arms: (B, G rounded up to LANES) unsigned, the row is filled whole; cdf (1, K) is scratch. G draws cost the same
     hash and the same comparisons whatever the outcome: no branch depends on a draw.
     """
     cumulate(cdf, 0, prob, b)
-    search(cdf, stream, start, found)
+    search(cdf, stream, start, arms, b)
 
 
 @intrinsic
@@ -80,13 +80,13 @@ def _where(b, condition, value):
 
 
 @intrinsic
-def search(typing, cdf, stream, start, found):
+def search(typing, cdf, stream, start, arms, i):
     """The search of `draw_arms` in cdf (1, K), increasing."""
     _need(cdf)
 
     def generate(context, b, signature, args):
         row = _Row(context, b, signature.args[0], args[0], _I64(0))
-        out = _Row(context, b, signature.args[3], args[3])
+        out = _Row(context, b, signature.args[3], args[3], args[4])
         K, stream, start = row.shape[0], args[1], args[2]
         last = b.sub(K, _I64(1))
 
@@ -128,7 +128,9 @@ def search(typing, cdf, stream, start, found):
 
             for v, arm in enumerate(_while_above_one(b, [block, *arms], level)):
                 place = b.gep(out.start, [b.add(g, _I64(v * LANES))])
-                b.store(arm, b.bitcast(place, _X.as_pointer()), align=8)
+                kind = ir.VectorType(out.element, LANES)
+                arm = arm if out.element == _I64 else b.trunc(arm, kind)
+                b.store(arm, b.bitcast(place, kind.as_pointer()), align=out.element.width // 8)
             return []
 
         done = _I64(0)
@@ -139,7 +141,7 @@ def search(typing, cdf, stream, start, found):
             done = stop
         return context.get_dummy_value()
 
-    return types.void(cdf, types.uint64, types.int64, found), generate
+    return types.void(cdf, types.uint64, types.int64, arms, types.int64), generate
 
 
 def _while_above_one(b, values, body):

@@ -37,6 +37,9 @@ for _function in (controller.ema, controller.alpha_of, controller.delta_of, cont
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
 
+import os
+AHEAD = int(os.environ.get("AHEAD","1"))
+
 @kernel
 def mean_weights(table, p, log_binomial, row):
     """E[weight of a success], E[weight of a failure], signed, when the *other* G-1 rollouts ~ Bin(G-1, p).
@@ -131,21 +134,19 @@ def _success_mass(success, x, prob, b):
 
 
 @kernel
-def _draw_rollouts(success, x, mu, b, stream, start, noise, row, found, arms, rewards):
+def _draw_rollouts(success, x, mu, b, stream, start, noise, row, arms, rewards):
     """Arms and rewards of G rollouts into row b; returns the number of rewards. noise: (false negative,
     false positive) of the verifier. Nothing, compiled to nothing, where arms is None (count mode)."""
     if arms is None:
         return 0
-    draw_arms(mu, b, stream, start, row, found)
-    G = arms.shape[1]
+    draw_arms(mu, b, stream, start, row, arms)
+    G = rewards.shape[1]
     noisy = noise[0] > 0.0 or noise[1] > 0.0
     c = 0
     for g in range(G):
-        a = found[g]
-        reward = success[x, a]
+        reward = success[x, arms[b, g]]
         if noisy:
             reward = uniform(stream, start + G + g) < (1.0 - noise[0] if reward else noise[1])
-        arms[b, g] = a
         rewards[b, g] = reward
         c += reward
     return c
@@ -210,17 +211,17 @@ def sample(world, dyn, state, log_binomial, step, batch):
             start = drawn * (2 * G + 1) + 1
             drawn += 1
             x = chosen[b]
-            if b + 1 < B:
-                prefetch(theta, chosen[b + 1])
-                prefetch(success, chosen[b + 1])
+            if b + AHEAD < B:
+                prefetch(theta, chosen[b + AHEAD])
+                prefetch(success, chosen[b + AHEAD])
                 if bilinear:
-                    prefetch(token, chosen[b + 1])
-                    prefetch(hidden, chosen[b + 1])
+                    prefetch(token, chosen[b + AHEAD])
+                    prefetch(hidden, chosen[b + AHEAD])
             entropy += policy(theta, x, head, dyn.use_head, bilinear, token, hidden, mu, b)
             if dyn.count:
                 c = _draw_count(success, x, mu, b, G, uniform(stream, start), world.noise, log_binomial, hit, miss)
             else:
-                c = _draw_rollouts(success, x, mu, b, stream, start, world.noise, batch.row, batch.found, arms, rewards)
+                c = _draw_rollouts(success, x, mu, b, stream, start, world.noise, batch.row, arms, rewards)
             solved += c
             if dyn.dynamic and (c == 0 or c == G) and drawn + B - filled <= dyn.max_rounds * B:
                 continue
@@ -267,14 +268,15 @@ def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, c
     """coef[n] (K,) = Am_a - pi_a sum_b Am_b of group b, from its rollouts; pi[b] may be coef[n] itself."""
     if arms is not None:
         total = 0.0
-        for g in range(arms.shape[1]):
+        G = rewards.shape[1]
+        for g in range(G):
             a = arms[b, g]
             w = w_s if rewards[b, g] else w_f
             m = _importance(correction, clip, pi[b, a], mu[b, a], w) * w
             draws[0, g] = m
             total += m
         set_scaled(coef, n, -total, pi, b)
-        for g in range(arms.shape[1]):
+        for g in range(G):
             coef[n, arms[b, g]] += draws[0, g]
 
 
@@ -282,7 +284,7 @@ def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, c
 def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f):
     """theta[x] += step (Am_a - mu_a sum_b Am_b): on-policy, and no head needs the coefficients."""
     if arms is not None:
-        G = arms.shape[1]
+        G = rewards.shape[1]
         add_scaled(theta, x, -step * (c * w_s + (G - c) * w_f), mu, b)
         for g in range(G):
             theta[x, arms[b, g]] += step * (w_s if rewards[b, g] else w_f)
@@ -307,8 +309,8 @@ def update(world, dyn, state, log_binomial, fresh, batch):
     n = np.int64(0)
     for b in range(B):
         x, c = chosen[b], batch.successes[b]
-        if direct and b + 1 < B:
-            prefetch(theta, chosen[b + 1])
+        if direct and b + AHEAD < B:
+            prefetch(theta, chosen[b + AHEAD])
         w_s, w_f = table[c, 0] / G, table[c, 1] / G
         if w_s == 0.0 and w_f == 0.0:
             if not dyn.in_place:

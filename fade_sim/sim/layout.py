@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     chosen: np.ndarray  # (B,) prompts
     successes: np.ndarray  # (B,) rewards of 1 per group
     mu: np.ndarray  # (B, K) behaviour policy
-    arms: np.ndarray | None  # (B, G) unsigned, arm of each rollout; None in count mode
+    arms: np.ndarray | None  # (B, G rounded up to whole vectors) unsigned, arm of each rollout; None in count mode
     rewards: np.ndarray | None  # (B, G) bool, its reward
     hit: np.ndarray | None  # (B, K) count mode only: mean number of rewarded rollouts of an arm
     miss: np.ndarray | None  # (B, K) and of unrewarded ones
@@ -79,7 +79,6 @@ class Batch(NamedTuple):
     draws: np.ndarray  # (1, G) scratch
     parts: np.ndarray  # (2, K) scratch: logits of successes, of failures; the other arms at -inf
     modes: np.ndarray  # (modes + 4,) scratch
-    found: np.ndarray  # (G rounded up to whole vectors,) uint64 scratch
     work: np.ndarray  # (V, K) scratch
     rows: np.ndarray | None  # (B, d) hidden states of the prompts under a linear policy, else None
     grad: np.ndarray  # as the head

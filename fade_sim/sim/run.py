@@ -215,14 +215,15 @@ def new_batch(world: WorldArrays, dyn: layout.Dynamics) -> layout.Batch:
     """Scratch arrays of a step."""
     B, G, K, dtype = dyn.prompts, dyn.group_size, world.bias.shape[1], world.bias.dtype
     arm = np.uint16 if K <= 65536 else np.uint32
-    rollouts = (None, None) if dyn.count else (np.zeros((B, G), arm), np.zeros((B, G), np.bool_))
+    whole = -(-G // LANES) * LANES
+    rollouts = (None, None) if dyn.count else (np.zeros((B, whole), arm), np.zeros((B, G), np.bool_))
     counts = tuple(np.zeros((B, K), dtype) if dyn.count else None for _ in range(2))
     mu = np.zeros((B, K), dtype)
     return layout.Batch(
         np.zeros(B, np.int64), np.zeros(B, np.int64), mu, *rollouts, *counts,
         mu if dyn.in_place else np.zeros((B, K), dtype), np.zeros((1, K), dtype), np.zeros((1, G)),
         np.zeros((2, K), dtype), np.zeros(world.n_modes + 4),
-        np.zeros(-(-G // LANES) * LANES, np.uint64), np.zeros((world.token.shape[2], K), dtype),
+        np.zeros((world.token.shape[2], K), dtype),
         np.zeros((B, world.hidden.shape[2]), dtype) if world.linear else None, np.zeros(head_shape(world), dtype))
 
 

@@ -128,7 +128,7 @@ def test_draws_follow_the_policy():
         run.state.history[0] = run.state.head
         kernels.sample(WORLD, run.dyn, run.state, run.log_binomial, step, run.batch)
         for b in range(8):
-            drawn[run.batch.chosen[b]] += np.bincount(run.batch.arms[b], minlength=K)
+            drawn[run.batch.chosen[b]] += np.bincount(run.batch.arms[b, :64], minlength=K)
             wanted[run.batch.chosen[b]] += 64 * run.batch.mu[b]
     cells = wanted > 20
     chi2 = ((drawn - wanted) ** 2 / wanted)[cells].sum()

@@ -41,13 +41,13 @@ def add_outer(grad, coef, i, token, hidden, x, work):
 
 
 @njit
-def search(cdf, stream, start, found):
-    draws.search(cdf, stream, start, found)
+def search(cdf, stream, start, arms):
+    draws.search(cdf, stream, start, arms, 0)
 
 
 @njit
-def draw_arms(prob, b, stream, start, cdf, found):
-    draws.draw_arms(prob, b, stream, start, cdf, found)
+def draw_arms(prob, b, stream, start, cdf, arms):
+    draws.draw_arms(prob, b, stream, start, cdf, arms)
 
 
 def rows(dtype, *shape, seed=0):
@@ -114,21 +114,21 @@ def test_products(dtype, V, d, K):
 
 
 @pytest.mark.parametrize("K", [1, 2, 3, 7, 8, 9, 32, 33, 100, 256])
-@pytest.mark.parametrize("G", [1, 8, 11, 56, 500])
-def test_drawn_arm_is_the_first_whose_cdf_exceeds_the_uniform(K, G):
+@pytest.mark.parametrize(("G", "arm"), [(1, np.uint16), (8, np.uint32), (11, np.uint64), (56, np.uint16), (500, np.uint16)])
+def test_drawn_arm_is_the_first_whose_cdf_exceeds_the_uniform(K, G, arm):
     cdf = np.cumsum(np.random.default_rng(K).random(K))
     cdf[K // 2 :] = np.maximum(cdf[K // 2 :], cdf[K // 2])
-    found = np.full(-(-G // draws.LANES) * draws.LANES, 10**6, np.uint64)
-    search(cdf[None], np.uint64(K), 3, found)
-    u = np.array([primitives.uniform(np.uint64(K), 3 + g) for g in range(len(found))]) * cdf[-1]
-    np.testing.assert_array_equal(found, np.searchsorted(cdf, u, side="right"))
+    arms = np.full((1, -(-G // draws.LANES) * draws.LANES), 10**4, arm)
+    search(cdf[None], np.uint64(K), 3, arms)
+    u = np.array([primitives.uniform(np.uint64(K), 3 + g) for g in range(arms.size)]) * cdf[-1]
+    np.testing.assert_array_equal(arms[0], np.searchsorted(cdf, u, side="right"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_arm_without_probability_is_never_drawn(dtype):
     prob = np.array([[0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25, 0, 0]], dtype)
-    found, seen = np.zeros(512, np.uint64), set()
+    arms, seen = np.zeros((1, 512), np.uint16), set()
     for stream in range(50):
-        draw_arms(prob, 0, np.uint64(stream), 0, np.empty((1, 12), dtype), found)
-        seen |= set(found.tolist())
+        draw_arms(prob, 0, np.uint64(stream), 0, np.empty((1, 12), dtype), arms)
+        seen |= set(arms[0].tolist())
     assert seen == {1, 5, 9}
