@@ -19,8 +19,8 @@ _jit = numba.njit(nogil=True, fastmath={"contract"}, _nrt=False)
 def softmax(theta, chosen, mu):
     total = 0.0
     for b in range(chosen.shape[0]):
-        simd.prefetch(theta, chosen[min(b + 1, chosen.shape[0] - 1)])
-        Z, moment, _ = simd.softmax_row(theta, chosen[b], mu, b)
+        ahead = chosen[min(b + kernels.look_ahead(theta), chosen.shape[0] - 1)]
+        Z, moment, _ = simd.softmax_row(theta, chosen[b], mu, b, ahead)
         simd.set_scaled(mu, b, 1.0 / Z, mu, b)
         total += np.log(Z) - moment / Z
     return total
@@ -51,8 +51,8 @@ def reward(success, chosen, arms, rewards):
 @_jit
 def table_step(arms, rewards, mu, theta, chosen):
     for b in range(chosen.shape[0]):
-        simd.prefetch(theta, chosen[min(b + 1, chosen.shape[0] - 1)])
-        kernels._table_step(arms, rewards, b, 1, mu, theta, chosen[b], 1e-12, 0.5, -0.5)
+        ahead = chosen[min(b + kernels.look_ahead(theta), chosen.shape[0] - 1)]
+        kernels._table_step(arms, rewards, b, 1, mu, theta, chosen[b], 1e-12, 0.5, -0.5, ahead)
 
 
 def cells(shape) -> dict:

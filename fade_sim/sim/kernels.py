@@ -37,8 +37,11 @@ for _function in (controller.ema, controller.alpha_of, controller.delta_of, cont
 ema, gains_of, power_asym, Group = controller.ema, controller.gains_of, rules.power_asym, rules.Group
 
 
-import os
-AHEAD = int(os.environ.get("AHEAD","1"))
+@part
+def look_ahead(theta):
+    """Rows of a large table are met in random order: so many prompts early they are asked for, at most 4 KB."""
+    return max(1, min(6, 512 // theta.shape[1]))
+
 
 @kernel
 def mean_weights(table, p, log_binomial, row):
@@ -53,7 +56,7 @@ def mean_weights(table, p, log_binomial, row):
     log_q = math.log1p(-p)
     for c in range(n + 1):
         row[0, c] = log_binomial[c] + c * log_p + (n - c) * log_q
-    total, _, _ = softmax_row(row, 0, row, 0)
+    total, _, _ = softmax_row(row, 0, row, 0, 0)
     s = 0.0
     f = 0.0
     for c in range(n + 1):
@@ -197,7 +200,7 @@ def sample(world, dyn, state, log_binomial, step, batch):
     hit, miss = batch.hit, batch.miss
     head = state.history[max(step - dyn.lag, 0) % (dyn.lag + 1)]
     bilinear = dyn.use_head and not world.linear
-    stream = step_key(dyn.key, step)
+    stream, distance = step_key(dyn.key, step), look_ahead(theta)
     solved, kept, entropy = 0, 0, 0.0
     drawn, filled = np.int64(0), np.int64(0)
     while filled < B:  # a round: as many groups as there are free slots
@@ -211,13 +214,14 @@ def sample(world, dyn, state, log_binomial, step, batch):
             start = drawn * (2 * G + 1) + 1
             drawn += 1
             x = chosen[b]
-            if b + AHEAD < B:
-                prefetch(theta, chosen[b + AHEAD])
-                prefetch(success, chosen[b + AHEAD])
-                if bilinear:
-                    prefetch(token, chosen[b + AHEAD])
-                    prefetch(hidden, chosen[b + AHEAD])
-            entropy += policy(theta, x, head, dyn.use_head, bilinear, token, hidden, mu, b)
+            ahead = chosen[min(b + distance, B - 1)]
+            prefetch(success, ahead)
+            if dyn.use_head:
+                prefetch(theta, ahead)
+            if bilinear:
+                prefetch(token, ahead)
+                prefetch(hidden, ahead)
+            entropy += policy(theta, x, head, dyn.use_head, bilinear, token, hidden, mu, b, ahead)
             if dyn.count:
                 c = _draw_count(success, x, mu, b, G, uniform(stream, start), world.noise, log_binomial, hit, miss)
             else:
@@ -260,7 +264,7 @@ def _mean_counts(correction, clip, hit, miss, b, mu, pi, w_s, w_f, row, coef, n)
             row[0, a] = m
             total += m
         set_scaled(coef, n, -total, pi, b)
-        add_scaled(coef, n, 1.0, row, 0)
+        add_scaled(coef, n, 1.0, row, 0, n)
 
 
 @kernel
@@ -281,11 +285,11 @@ def _coefficients(correction, clip, arms, rewards, b, mu, pi, w_s, w_f, draws, c
 
 
 @kernel
-def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f):
+def _table_step(arms, rewards, b, c, mu, theta, x, step, w_s, w_f, ahead):
     """theta[x] += step (Am_a - mu_a sum_b Am_b): on-policy, and no head needs the coefficients."""
     if arms is not None:
         G = rewards.shape[1]
-        add_scaled(theta, x, -step * (c * w_s + (G - c) * w_f), mu, b)
+        add_scaled(theta, x, -step * (c * w_s + (G - c) * w_f), mu, b, ahead)
         for g in range(G):
             theta[x, arms[b, g]] += step * (w_s if rewards[b, g] else w_f)
 
@@ -298,7 +302,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
     table, theta, head = state.table, state.theta, state.head
     success, token, hidden, rows = world.success, world.token_t, world.hidden_t, batch.rows
     chosen, mu, arms, rewards, coef, grad = batch.chosen, batch.mu, batch.arms, batch.rewards, batch.coef, batch.grad
-    row, draws = batch.row, batch.draws
+    row, draws, distance = batch.row, batch.draws, look_ahead(theta)
     direct = fresh and not dyn.use_head and not dyn.count
     bilinear = dyn.use_head and not world.linear
     pi = mu if fresh else coef
@@ -308,9 +312,7 @@ def update(world, dyn, state, log_binomial, fresh, batch):
         set_scaled(grad, i, 0.0, grad, i)
     n = np.int64(0)
     for b in range(B):
-        x, c = chosen[b], batch.successes[b]
-        if direct and b + AHEAD < B:
-            prefetch(theta, chosen[b + AHEAD])
+        x, c, ahead = chosen[b], batch.successes[b], chosen[min(b + distance, B - 1)]
         w_s, w_f = table[c, 0] / G, table[c, 1] / G
         if w_s == 0.0 and w_f == 0.0:
             if not dyn.in_place:
@@ -325,10 +327,10 @@ def update(world, dyn, state, log_binomial, fresh, batch):
                 w_s /= slope
                 w_f /= slope
         if direct:
-            _table_step(arms, rewards, b, c, mu, theta, x, dyn.lr_table, w_s, w_f)
+            _table_step(arms, rewards, b, c, mu, theta, x, dyn.lr_table, w_s, w_f, ahead)
             continue
         if not fresh:
-            policy(theta, x, head, dyn.use_head, bilinear, token, hidden, pi, b)
+            policy(theta, x, head, dyn.use_head, bilinear, token, hidden, pi, b, ahead)
         if dyn.count:
             _mean_counts(dyn.correction, dyn.clip, batch.hit, batch.miss, b, mu, pi, w_s, w_f, row, coef, n)
         else:
@@ -345,10 +347,10 @@ def update(world, dyn, state, log_binomial, fresh, batch):
             _adam(dyn.lr, state.running, grad, 1.0 / B, state.moment1, state.moment2, head)
         else:
             for i in range(grad.shape[0]):
-                add_scaled(head, i, dyn.lr / B, grad, i)
+                add_scaled(head, i, dyn.lr / B, grad, i, i)
     if dyn.lr_table != 0.0 and not direct:
         for b in range(n):
-            add_scaled(theta, chosen[b], dyn.lr_table, coef, b)
+            add_scaled(theta, chosen[b], dyn.lr_table, coef, b, chosen[min(b + distance, n - 1)])
 
 
 @kernel

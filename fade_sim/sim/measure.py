@@ -49,7 +49,7 @@ def measure(world, state, log_binomial, prompts, batch, out):
         set_scaled(z, 0, 1.0, state.theta if trained else world.bias, x)
         if world.linear:
             for j in range(state.head.shape[0]):
-                add_scaled(z, 0, world.hidden[x, 0, j], state.head, j)
+                add_scaled(z, 0, world.hidden[x, 0, j], state.head, j, 0)
         else:
             prefetch(world.token_t, min(x + 1, P - 1))
             prefetch(world.hidden_t, min(x + 1, P - 1))
@@ -57,8 +57,8 @@ def measure(world, state, log_binomial, prompts, batch, out):
         for a in range(K):
             part[0, a] = z[0, a] if world.success[x, a] else -np.inf
             part[1, a] = -np.inf if world.success[x, a] else z[0, a]
-        Z_s, moment_s, top_s = softmax_row(part, 0, part, 0)
-        Z_f, moment_f, top_f = softmax_row(part, 1, part, 1)
+        Z_s, moment_s, top_s = softmax_row(part, 0, part, 0, 0)
+        Z_f, moment_f, top_f = softmax_row(part, 1, part, 1, 1)
         log_Z_s = math.log(Z_s)
         log_Z_f = math.log(Z_f)
         h_s = log_Z_s - moment_s / Z_s

@@ -63,21 +63,21 @@ def linear_gradient(coef, grad, rows, n):
 
 
 @kernel
-def policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b):
+def policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b, ahead):
     """Fill prob[b] (K,) with the policy on prompt x; returns its entropy in nats.
 
     own[x]: the prompt's logits at W = 0. Bilinear: plus v^T W h. Linear: plus h W, which prob[b]
-    holds already.
+    holds already. ahead: the prompt to come, whose logits are asked for.
     """
     logits, row = own, x
     if use_head:
-        logits, row = prob, b
+        logits, row, ahead = prob, b, b
         if bilinear:
             set_scaled(prob, b, 1.0, own, x)
             add_bilinear(prob, b, head, token_t, hidden_t, x)
         else:
-            add_scaled(prob, b, 1.0, own, x)
-    Z, moment, _ = softmax_row(logits, row, prob, b)
+            add_scaled(prob, b, 1.0, own, x, b)
+    Z, moment, _ = softmax_row(logits, row, prob, b, ahead)
     scale = 1.0 / Z
     set_scaled(prob, b, scale, prob, b)
     return math.log(Z) - moment * scale

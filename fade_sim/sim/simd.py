@@ -165,6 +165,14 @@ class _Row:
         self.element = view.data.type.pointee
 
 
+def _prefetch(b, start, k):
+    """Ask for the line that start[k] lies in."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+    function = b.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    b.call(function, [b.bitcast(b.gep(start, [k]), byte), _I32(0), _I32(3), _I32(1)])
+
+
 def _sum(b, x, y):
     return b.fadd(x, y)
 
@@ -181,20 +189,22 @@ def _need(*arrays):
 
 
 @intrinsic
-def softmax_row(typing, z, i, prob, j):
+def softmax_row(typing, z, i, prob, j, ahead):
     """prob[j] = e^(z[i] - max z[i]), not normalised; returns (its sum, sum of (z - max) e^(z - max), max).
 
-    May work in place. Relative error of an exp below 5e-16 (float64), 2e-7 (float32).
+    May work in place; asks for row z[ahead] on the way. Relative error of an exp below 5e-16 (float64), 2e-7 (float32).
     """
     dtype = _need(z, prob)
 
     def generate(context, b, signature, args):
         source = _Row(context, b, signature.args[0], args[0], args[1])
         target = _Row(context, b, signature.args[2], args[2], args[3])
+        later = _Row(context, b, signature.args[0], args[0], args[4])
         (top,) = _each(b, source.size, source.element, [-math.inf],
                        lambda t, k, m: [_max(b, m, _load(b, source.start, k, t))], [_max])
 
         def body(t, k, total, moment):
+            _prefetch(b, later.start, k)
             x = b.fsub(_load(b, source.start, k, t), _splat(b, top, t))
             low = _const(t, _EXP[str(source.element)][0])
             x = b.select(b.fcmp_unordered(">", x, low), x, low)  # finite: 0 times -inf would be NaN
@@ -205,19 +215,22 @@ def softmax_row(typing, z, i, prob, j):
         total, moment = _each(b, source.size, source.element, [0.0, 0.0], body, [_sum, _sum])
         return context.make_tuple(b, signature.return_type, [total, moment, top])
 
-    return types.UniTuple(dtype, 3)(z, types.int64, prob, types.int64), generate
+    return types.UniTuple(dtype, 3)(z, types.int64, prob, types.int64, types.int64), generate
 
 
 @intrinsic
-def add_scaled(typing, y, j, a, x, i):
-    """y[j] += a x[i]."""
+def add_scaled(typing, y, j, a, x, i, ahead):
+    """y[j] += a x[i]; asks for row y[ahead] on the way, a line at a time: a row of many lines asked for at
+    once fills the queue of misses and is waited for."""
     dtype = _need(y, x)
 
     def generate(context, b, signature, args):
         target = _Row(context, b, signature.args[0], args[0], args[1])
         source = _Row(context, b, signature.args[3], args[3], args[4])
+        later = _Row(context, b, signature.args[0], args[0], args[5])
 
         def body(t, k):
+            _prefetch(b, later.start, k)
             x = _load(b, source.start, k, t)
             _store(b, _fma(b, _splat(b, args[2], t), x, _load(b, target.start, k, t)), target.start, k)
             return []
@@ -225,7 +238,7 @@ def add_scaled(typing, y, j, a, x, i):
         _each(b, source.size, source.element, [], body)
         return context.get_dummy_value()
 
-    return types.void(y, types.int64, dtype, x, types.int64), generate
+    return types.void(y, types.int64, dtype, x, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -347,17 +360,13 @@ def prefetch(typing, x, i):
 
     def generate(context, b, signature, args):
         row = _Row(context, b, signature.args[0], args[0], args[1])
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-        function = b.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        start = b.bitcast(row.start, byte)
         size = context.get_abi_sizeof(row.element)
 
         def line(k):
-            b.call(function, [b.gep(start, [k]), _I32(0), _I32(3), _I32(1)])
+            _prefetch(b, row.start, k)
             return []
 
-        _loop(b, _I64(0), b.mul(row.size, _I64(size)), _BYTES, [], line)
+        _loop(b, _I64(0), row.size, _BYTES // size, [], line)
         return context.get_dummy_value()
 
     return types.void(x, types.int64), generate

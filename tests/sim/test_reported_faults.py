@@ -23,7 +23,7 @@ def run_python(code, **kwargs):
 
 @njit
 def policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b):
-    return primitives.policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b)
+    return primitives.policy(own, x, head, use_head, bilinear, token_t, hidden_t, prob, b, x)
 
 
 def test_softmax_of_huge_logits():
