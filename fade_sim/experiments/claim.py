@@ -47,3 +47,4 @@ class Score:
     because: str  # one or two sentences with the decisive numbers
     numbers: tuple[Number, ...]
     limits: tuple[str, ...] = field(default=())  # what this experiment cannot tell
+    differs: tuple[str, ...] = field(default=())  # where the numbers are not a prototype's, and why

@@ -4,7 +4,7 @@ import numpy as np
 
 from fade_sim.experiments import matched
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
-from fade_sim.experiments.numbers import above, below, measured, raw, shown
+from fade_sim.experiments.numbers import above, below, beside_prototype, measured, raw, shown
 
 SHARPER = 1.05  # signal to noise of alpha = 3 over alpha = 1, on hard prompts
 HARD = (0.1, 0.2)  # solve rates that are called hard there
@@ -58,6 +58,7 @@ LIMITS = (
     "size. The regimes with equal gradients remove that at the start only.",
     "The source gives no definition of signal and quality that was at hand; the definitions are readings of its words.",
 )
+DIFFERS = ()  # (start of a number's name, why it is not the prototype's)
 
 
 def configs(settings: dict) -> dict:
@@ -104,7 +105,8 @@ def score(results: dict) -> Score:
     conditions = tuple(part for part, (held, _) in parts.items() if held) if verdict == UNDER else ()
     numbers = (*_snr_numbers(results), *_variance_numbers(results), *_threshold_numbers(results),
                *_other_exact_numbers(results), *(row for rows in training.values() for row in rows.values()))
-    return Score(verdict, conditions, _because(results, near, training), numbers, LIMITS)
+    return Score(verdict, conditions, _because(results, near, training), numbers, LIMITS,
+                 beside_prototype(numbers, DIFFERS))
 
 
 def sharpening(results: dict) -> dict[int, list[float]]:

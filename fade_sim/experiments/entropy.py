@@ -3,7 +3,7 @@
 import numpy as np
 
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
-from fade_sim.experiments.numbers import below, measured, raw, shown
+from fade_sim.experiments.numbers import below, beside_prototype, measured, raw, shown
 
 LEVELS = (0.7, 0.8)  # train pass@1 at which rules are compared, besides the end of the run
 R2 = 0.8  # share of the differences between rules that "predictable from the sign ratio alone" asks for
@@ -74,6 +74,7 @@ LIMITS = (
     "asym_delta is matched by mass, not by slope: its differences contain the difficulty axis.",
     "The prediction of second order is for one step of a table from the initial policy, not for a whole run.",
 )
+DIFFERS = ()  # (start of a number's name, why it is not the prototype's)
 
 
 def configs(settings: dict) -> dict:
@@ -161,7 +162,8 @@ def score(results: dict) -> Score:
     verdict = HOLDS if len(held) == total else UNDER if held else FAILS
     because = (f"Slope of H against log(m_S/m_F), asym_pure_loo, at solve rate .8: {'; '.join(said)}. It holds at "
                f"{len(held)} of {total} regimes and moments.")
-    return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS)
+    return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS,
+                 beside_prototype(numbers, DIFFERS))
 
 
 def _free_numbers(name: str, traces) -> tuple[list[Number], list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Score
 from fade_sim.experiments.fade_numbers import Regime, ablation_numbers, oddity_numbers, regime_numbers
-from fade_sim.experiments.numbers import above, raw, shown
+from fade_sim.experiments.numbers import above, beside_prototype, raw, shown
 
 CLAIM = Claim(
     "fade", "FADE reaches peak pass@1 earlier than the best static rule, with the best pass@1/10/100 trade-off",
@@ -70,6 +70,7 @@ LIMITS = (
     "A policy over 32 arms, not a language model; entropies and H* are of that policy.",
     "Regimes share their random worlds (one per seed), so they are not independent of each other.",
 )
+DIFFERS = ()  # (start of a number's name, why it is not the prototype's)
 
 
 def configs(settings: dict) -> dict:
@@ -111,7 +112,8 @@ def score(results: dict) -> Score:
     for case, trace in results["odd"].items():
         numbers += oddity_numbers(case, trace)
     verdict = HOLDS if len(held) == len(results["regimes"]) else UNDER if held else FAILS
-    return Score(verdict, tuple(held) if verdict == UNDER else (), "; ".join(said) + ".", tuple(numbers), LIMITS)
+    return Score(verdict, tuple(held) if verdict == UNDER else (), "; ".join(said) + ".", tuple(numbers), LIMITS,
+                 beside_prototype(numbers, DIFFERS))
 
 
 def phases(trace, label: str = "fade") -> dict[str, np.ndarray]:

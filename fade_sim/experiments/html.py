@@ -160,8 +160,8 @@ def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
 <p>{escape(entry["because"])}</p>
 {under}<h3>The numbers</h3>
 {numbers_of(entry)}
-{_list("What this cannot tell", entry["limits"])}<p class="soft">This claim alone:
-<code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
+{_list("Beside a prototype", entry["differs"])}{_list("What this cannot tell", entry["limits"])}<p class="soft">This
+claim alone: <code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
 <p class="top"><a href="#top">Back to the list of claims</a></p>
 </section>"""
 

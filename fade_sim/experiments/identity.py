@@ -1,12 +1,10 @@
 """Is the sign of the weights only a baseline? The identity in exact expectation, and each switch that breaks it."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from fade_sim.experiments import matched
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
-from fade_sim.experiments.numbers import raw, shown
+from fade_sim.experiments.numbers import beside_prototype, raw, shown
 
 LEVEL = 0.8  # train pass@1 at which rules are compared
 EXACT = 1e-9  # relative distance of two heads that counts as none: rounding adds up to about 1e-14
@@ -43,15 +41,16 @@ SWITCHES = {  # (train, world) over: SGD lr 10, shared head alone, on-policy, G 
     "4 epochs": ({"lr": 5.0, "epochs": 4}, {}),
     "4 epochs + PPO clip": ({"lr": 20.0, "epochs": 4, "correction": "clip"}, {}),
 }
-PROTOTYPE = {  # slopes of H, H_S, H_F at .8 over asym_pure_loo and their standard errors, 12 worlds
-    "no switch": ((0.002, 0.002), (0.001, 0.001), (0.003, 0.002)),
-    "large steps": ((-0.001, 0.004), (-0.003, 0.003), (0.006, 0.005)),
-    "per-prompt table": ((-0.004, 0.002), (-0.0064, 0.0016), (0.026, 0.003)),
-    "table + groups of 4": ((-0.009, 0.004), (-0.0183, 0.0033), (0.086, 0.006)),
-    "Adam + table + groups of 4": ((-0.021, 0.003), (-0.0241, 0.0027), (0.072, 0.003)),
-    "stale": ((0.187, 0.008), (0.101, 0.004), (0.285, 0.011)),
-    "stale + PPO clip": ((-0.019, 0.002), (0.004, 0.002), (-0.087, 0.005)),
+PROTOTYPE = {  # slopes of H, H_S, H_F at .8 over asym_pure_loo, 12 worlds
+    "no switch": ("+.002+-.002", "+.001+-.001", "+.003+-.002"),
+    "large steps": ("-.001+-.004", "-.003+-.003", "+.006+-.005"),
+    "per-prompt table": ("-.004+-.002", "-.0064+-.0016", "+.026+-.003"),
+    "table + groups of 4": ("-.009+-.004", "-.0183+-.0033", "+.086+-.006"),
+    "Adam + table + groups of 4": ("-.021+-.003", "-.0241+-.0027", "+.072+-.003"),
+    "stale": ("+.187+-.008", "+.101+-.004", "+.285+-.011"),
+    "stale + PPO clip": ("-.019+-.002", "+.004+-.002", "-.087+-.005"),
 }
+DIFFERS = ()  # (start of a number's name, why it is not the prototype's)
 PARTS = (("train_entropy", "H"), ("train_entropy_success", "H_S"), ("train_entropy_failure", "H_F"))
 _BASE = {"lr": 10.0, "lr_table": 0.0, "record": 10}
 _DISTANCE = "largest over 3 rules, 10 worlds and all updates, relative to the norm of the head"
@@ -126,7 +125,8 @@ def score(results: dict) -> Score:
     conditions = [f"{what}, under: {', '.join(names)}" for what, names in
                   (("in exact expectation", exact), ("in sampled training", sampled)) if names]
     return Score(verdict, tuple(conditions) if verdict == UNDER else (),
-                 _because(results, exact, sampled, unclear, numbers), tuple(numbers), LIMITS)
+                 _because(results, exact, sampled, unclear, numbers), tuple(numbers), LIMITS,
+                 beside_prototype(numbers, DIFFERS))
 
 
 def differs(row: Number) -> bool:
@@ -143,21 +143,10 @@ def family(trace, rules: str):
 def slopes_of(name: str, trace, rules: str = "asym_pure_loo") -> list[Number]:
     """Change of H, H_S, H_F at the level per unit of log(m_S/m_F), within a family of equal slope."""
     ratio, chosen = family(trace, rules)
-    said = PROTOTYPE.get(name, (None,) * 3) if rules == "asym_pure_loo" else (None,) * 3
-    return [beside(matched.slope_number(f"{name}: d{short}/dlog(m_S/m_F), {rules}", ratio,
-                                        matched.at_level(trace, metric, LEVEL)[chosen]), prototype)
+    said = PROTOTYPE.get(name, ("",) * 3) if rules == "asym_pure_loo" else ("",) * 3
+    return [matched.slope_number(f"{name}: d{short}/dlog(m_S/m_F), {rules}", ratio,
+                                 matched.at_level(trace, metric, LEVEL)[chosen], prototype=prototype)
             for (metric, short), prototype in zip(PARTS, said, strict=True)]
-
-
-def beside(row: Number, prototype: tuple[float, float] | None) -> Number:
-    """The row with a prototype's (value, standard error); its note says where the two are not compatible."""
-    if prototype is None:
-        return row
-    value, error = prototype
-    own = (row.high - row.low) / 4  # about one standard error
-    apart = "; a prototype is more than 2 standard errors away, on other worlds: not explained"
-    far = abs(row.value - value) > 2 * float(np.hypot(own, error))
-    return replace(row, prototype=f"{value:+g}+-{error:g}", note=row.note + (apart if far else ""))
 
 
 def _other_numbers(name: str, trace, asym) -> list[Number]:

@@ -14,6 +14,7 @@ from fade_sim.advantage import make
 from fade_sim.config import resolve
 from fade_sim.sim.expected import initial_policy
 from fade_sim.sim.reference import head_gradient, policy
+from fade_sim.sim.run import _Replica
 from fade_sim.sim.world import make_world
 from fade_sim.spectral import ResidualCorrelation, residual_correlation, stability
 from fade_sim.theory import masses
@@ -158,3 +159,18 @@ def sampled_meters(world: dict, delta: float, group_size: int, rollouts: int, et
                           for split in (False, True))
         rows.append((tuple(rho), inside, across, eta * lag * top_eigen(at, m_F - m_S)[0]))
     return Sampled(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def trained_correlation(world: dict, steps: int, rollouts: int, seeds: int) -> np.ndarray:
+    """(seeds, 4) residual correlations, in the order of `Sampled`, after so many on-policy steps of dr_grpo."""
+    cfg = resolve({"world": world, "method": {"name": "dr_grpo"}}, {})
+    rows = []
+    for seed in range(seeds):
+        arrays = make_world(cfg.regimes[0].world, seed)
+        run = _Replica(cfg.regimes[0].train, cfg.contenders[0], arrays, seed)
+        run.advance(steps, lambda done: None)
+        n = np.arange(arrays.n_train)
+        pi = policy(arrays, n, run.state.head, run.state.theta)
+        counts = np.random.default_rng([seed, 0x726B]).multinomial(rollouts, pi)
+        rows.append(tuple(residual_correlation(arrays.hidden[n], counts, arrays.success[n])))
+    return np.array(rows)

@@ -32,7 +32,8 @@ def results(**traces: Trace) -> dict:
     labels = ("dr_grpo", "asym_delta(0.25)", "asym_delta(0.5)", "asym_delta(0.75)")
     grid = {(40.0, 30): Trace(labels, tuple(range(SEEDS)), np.array([0, 100]), {"rank1": grid_values})}
     tops = {0.25: np.full(SEEDS, 0.03), 0.5: np.full(SEEDS, 0.01), 0.75: np.full(SEEDS, 0.003)}
-    return {"traces": traces, "early": 0, "grid": grid, "tops": tops, "theory": theory, "sampled": sampled}
+    return {"traces": traces, "early": 0, "grid": grid, "tops": tops, "theory": theory, "sampled": sampled,
+            "trained": np.full((SEEDS, 4), 0.5)}
 
 
 COLLAPSED = {"asym_delta_0_3": 0.95}

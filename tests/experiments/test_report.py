@@ -28,11 +28,11 @@ def number(name, value=0.5, low=None, high=None, **more):
             "note": "", **more}
 
 
-def entry(title, verdict, numbers=(), conditions=(), limits=("few prompts",)):
+def entry(title, verdict, numbers=(), conditions=(), limits=("few prompts",), differs=("3 of 4 agree",)):
     return {"claim": {"name": "n", "title": title, "text": f"{title}: the text & <more>", "source": "arXiv 2607.01490",
                       "holds_if": "the excess is above .1"},
             "verdict": verdict, "conditions": list(conditions), "because": f"Because of {title}.",
-            "numbers": list(numbers), "limits": list(limits)}
+            "numbers": list(numbers), "limits": list(limits), "differs": list(differs)}
 
 
 LONG = "train.mode=expected/world.solve_rates=" + "a_very_long_word_without_any_blank" * 4
@@ -91,7 +91,8 @@ def test_everything_of_a_score_is_in_it(checked):
     for scored in SCORES["claims"].values():
         claim = scored["claim"]
         for part in (claim["title"], claim["text"], claim["source"], claim["holds_if"], scored["verdict"],
-                     *scored["conditions"], *scored["limits"], *(n["name"] for n in scored["numbers"])):
+                     *scored["conditions"], *scored["limits"], *scored["differs"],
+                     *(n["name"] for n in scored["numbers"])):
             assert part in text, part
         assert text.count(scored["because"]) == 2  # in the list at the top, and with its numbers
     assert "Of 3 claims: 1 holds, 1 holds only under conditions, 1 does not hold here." in text

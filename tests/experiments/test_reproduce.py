@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +63,26 @@ def test_killed_in_the_middle_and_resumed_is_the_same_to_the_byte(tmp_path):
     assert killed.keys() == whole.keys()
     assert [name for name in whole if killed[name] != whole[name]] == []
     assert all(path.stat().st_mtime_ns == then for path, then in first.items())
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments_change_nothing(tmp_path):
+    """A fresh folder whenever a run outlives its killer; the last run is let through."""
+    rng, kills, began = random.Random(0), 0, time.time()
+    command = [*FAKE, "reproduce", "--full", "--threads", "2", "--out"]
+    subprocess.run([*command, "whole"], check=True, capture_output=True, timeout=300)
+    whole, seconds = contents(tmp_path / "whole"), time.time() - began
+    while kills < 10:
+        process = subprocess.Popen([*command, "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.3, 1.0) * seconds)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        elif kills < 10:
+            shutil.rmtree(tmp_path / "killed")
+        process.wait()
+    subprocess.run([*command, "killed"], check=True, capture_output=True, timeout=300)
+    assert contents(tmp_path / "killed") == whole
 
 
 def test_scores_say_everything_and_the_terminal_what_decides(tmp_path, two, capsys):
