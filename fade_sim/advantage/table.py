@@ -140,12 +140,14 @@ def _successes(r):
     P, G = r.shape
     one, count, ones = np.empty(r.shape, bool), np.empty(P), np.ones(G)
     rows = max(1, _BLOCK // G)
+    floats = np.empty((min(rows, P), G))  # scratch: half a megabyte anew for each block would be page faults
     for i in range(0, P, rows):
         block = r[i : i + rows]
         np.equal(block, 1, out=one[i : i + rows])
         if np.count_nonzero(one[i : i + rows]) + np.count_nonzero(block == 0) != block.size:
             return None
-        np.dot(one[i : i + rows].astype(np.float64), ones, out=count[i : i + rows])  # faster than a sum of bools
+        np.copyto(floats[: len(block)], one[i : i + rows])
+        np.dot(floats[: len(block)], ones, out=count[i : i + rows])  # faster than a sum of bools
     return one, count
 
 
@@ -160,7 +162,9 @@ def _uniform(counted, method: Method, batch: BatchStats | None, dtype) -> np.nda
     blocks = (slice(i, i + rows) for i in range(0, P, rows))
     first = 2 * count.astype(np.intp)[:, None]
     table = _table(method, G, _moments(method, batch))
-    return _look_up(table, ((block, first[block] + one[block]) for block in blocks), one.shape, method, dtype)
+    index = np.empty((min(rows, P), G), np.intp)
+    pairs = ((block, np.add(first[block], one[block], out=index[: len(first[block])])) for block in blocks)
+    return _look_up(table, pairs, one.shape, method, dtype)
 
 
 def _look_up(table, indices, shape, method: Method, dtype) -> np.ndarray:
