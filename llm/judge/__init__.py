@@ -1,0 +1,7 @@
+"""A judge of programs: unit tests in isolation, a verdict per program.
+
+    with Judge(Limits(), slots=2) as judge:
+        verdict = judge.one(problem, "print(int(input()) + 1)")
+
+What is compared never enters a sandbox: a program sees inputs, and its outputs are compared outside.
+"""
