@@ -5,3 +5,9 @@
 
 What is compared never enters a sandbox: a program sees inputs, and its outputs are compared outside.
 """
+
+from llm.judge.limits import Limits, Verdict
+from llm.judge.pool import Judge
+from llm.judge.problems import Problem, parse
+
+__all__ = ["Judge", "Limits", "Problem", "Verdict", "parse"]

@@ -4,6 +4,7 @@ Started as `python -c <values.py + inside.py> JOB OUT`, two file descriptors: JS
 lines go out. Nobody here knows an expected output, except `tester`, which runs without the program.
 """
 
+import builtins
 import os
 import resource
 import sys
@@ -29,6 +30,7 @@ def load_program(source):
     module.__file__ = "solution.py"
     sys.modules["__main__"] = module
     sys.argv = ["solution.py"]
+    builtins.exit = builtins.quit = sys.exit  # there without -S
     exec(compile(source, "solution.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
@@ -109,20 +111,21 @@ def test(job, out, requests, replies):
     def candidate(*args, **kwargs):
         last.update(call=short(args), got="")
         write_all(requests, dump([list(args), kwargs]).encode() + b"\n")
-        line = incoming.readline()
-        if not line:
-            raise gone("ended")
-        reply = json.loads(line)
-        if "value" in reply:
-            value = load(json.dumps(reply["value"]))
-            last["got"] = short(value)
-            return value
+        try:
+            reply = json.loads(incoming.readline())
+            value = load(json.dumps(reply["value"])) if "value" in reply else None
+        except Exception:
+            raise gone("ended") from None
         if "memory" in reply:
             raise gone("memory")
+        if "value" in reply:
+            last["got"] = short(value)
+            return value
         last["got"] = f"{reply.get('raised')}: {reply.get('says')}"[:200]
-        kind = getattr(__builtins__, str(reply.get("raised")), None)
+        kind = getattr(builtins, str(reply.get("raised")), None)
         plain = isinstance(kind, type) and issubclass(kind, Exception)
-        raise (kind if plain else RuntimeError)(str(reply.get("says")))
+        last["error"] = (kind if plain else RuntimeError)(str(reply.get("says")))
+        raise last["error"]
 
     try:
         namespace = {"__name__": "tests"}
@@ -136,15 +139,18 @@ def test(job, out, requests, replies):
     try:
         check(candidate)
     except BaseException as error:
+        own = last.pop("error", None)
         if "lost" in last:
             return send(out, last)
+        if error is own:
+            return send(out, {"crashed": last["got"]})
         line = error.__traceback__
         while line.tb_next is not None and line.tb_next.tb_frame.f_code.co_filename == "test":
             line = line.tb_next
         source = job["test"].splitlines()
         where = source[line.tb_lineno - 1].strip() if line.tb_lineno <= len(source) else ""
         return send(out, {"failed": where[:200], "says": f"{type(error).__name__}: {error}"[:200], **last})
-    send(out, last if "lost" in last else {"passed": True})  # a broad except in the tests hides nothing
+    send(out, {"lost": last["lost"]} if "lost" in last else {"passed": True})  # no broad except in the tests hides it
 
 
 def short(value):

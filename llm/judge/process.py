@@ -70,11 +70,11 @@ def run(job: dict, limits: Limits, slot: int, *, stdin: bytes = b"", channel: tu
         second: bool = False, isolate: bool = True, stop: int | None = None) -> Run:
     """Run a job (see inside.py) and wait until nothing of it is left.
 
-    channel: descriptors that the process gets beside its own. stop: a descriptor whose end ends the run.
+    channel: descriptors that are handed over to the process, and closed here. stop: a descriptor whose end ends the run.
     """
     uid = sandbox.slot_uid(slot, second) if isolate else None
     job = {**job, "limits": limits._asdict(), "extra": 1 if isolate else 4096}  # a user namespace counts its init too
-    pipes: list[int] = []
+    pipes: list[int] = list(channel)
 
     def pipe() -> tuple[int, int]:
         pair = os.pipe()
@@ -102,7 +102,7 @@ def run(job: dict, limits: Limits, slot: int, *, stdin: bytes = b"", channel: tu
                 command = sandbox.isolated(command, limits, uid, outs[3][1], rules.fileno())
             process = subprocess.Popen(command, stdin=ins[0][0], stdout=outs[0][1], stderr=outs[1][1],
                                        pass_fds=passed, start_new_session=True, cwd="/", env=sandbox.environment())
-        close(ins[0][0], ins[1][0], *(w for _, w in outs))
+        close(ins[0][0], ins[1][0], *channel, *(w for _, w in outs))
         size = limits.output_kb << 10
         readers = [_Reader(outs[0][0], size), _Reader(outs[1][0], _ERRORS, keep_reading=True),
                    _Reader(outs[2][0], 2 * size), _Reader(outs[3][0], 4096)]

@@ -77,6 +77,8 @@ def isolated(command: list[str], limits: Limits, uid: int | None, info: int, fil
         elif os.path.isdir(path):
             argv += ["--ro-bind", path, path]
     for path in interpreter()[1]:
+        for parent in reversed(Path(path).parents[:-1]):  # bwrap would make them for itself alone
+            argv += ["--perms", "0755", "--dir", str(parent)]
         argv += ["--ro-bind", path, path]
     argv += ["--proc", "/proc", "--dir", "/dev"]
     for name in _DEVICES:
