@@ -21,7 +21,7 @@ class Rollouts:
     group: torch.Tensor  # (N,) int64, number of the group in the whole run
     problem: torch.Tensor  # (N,) int64, index of the problem
     finished: torch.Tensor  # (N,) bool, False where the length limit cut the answer off
-    reward: torch.Tensor  # (N,) float64, 0 or 1
+    reward: torch.Tensor  # (N,) float64, 0 or 1; NaN where the verifier could not tell
     born: torch.Tensor  # (N,) int64, number of updates the sampling policy had seen
 
     def __len__(self) -> int:
@@ -36,6 +36,11 @@ class Rollouts:
     def length(self) -> torch.Tensor:
         """(N,) tokens of each answer."""
         return self.answer.sum(dim=1)
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """(N,) False where the verifier could not tell: such a rollout leaves its group, it is no failure."""
+        return ~self.reward.isnan()
 
     def select(self, rows) -> "Rollouts":
         """Some rows (slice, index or mask), cut to the columns they use."""

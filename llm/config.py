@@ -16,6 +16,11 @@ from llm.settings import SECTIONS, Data, Loss, Model, Parallel, Pretrain, Probe,
 # Keys of [train] that only the simulator has. `seeds`, `lr` and `lr_table` have no counterpart here.
 _SIMULATOR_KEYS = ("mode", "lr", "lr_table", "match", "seeds")
 
+_REWARD_KEYS = {  # keys of [reward] that one verifier alone reads
+    "code": ("program", "cpu_seconds", "wall_seconds", "memory_mb", "processes", "slots", "unsafe_local"),
+    "math": ("symbolic", "symbolic_seconds"),
+}
+
 
 class Settings(msgspec.Struct, frozen=True):
     """A resolved run: one rule under one regime."""
@@ -169,6 +174,14 @@ def _check(train: Train, sections: dict, contender, where: str) -> None:
         raise InputError(f"{where}: loss.clip_high has no effect: set train.correction = 'clip'")
     if train.correction == "none" and (loss.ratio_cap is not None or loss.ratio != "token"):
         raise InputError(f"{where}: loss.ratio and loss.ratio_cap have no effect: train.correction is 'none'")
+    if sections["reward"].wall_seconds < sections["reward"].cpu_seconds:
+        raise InputError(f"{where}: reward.wall_seconds is {sections['reward'].wall_seconds:g}, expected at least "
+                         f"reward.cpu_seconds, {sections['reward'].cpu_seconds:g}")
+    for name, keys in _REWARD_KEYS.items():
+        for key in keys if sections["reward"].name != name else ():
+            if getattr(sections["reward"], key) != getattr(type(sections["reward"])(), key):
+                raise InputError(f"{where}: reward.{key} has no effect: reward.name is {sections['reward'].name!r}, "
+                                 f"not {name!r}")
     if model.lr == 0:
         raise InputError(f"{where}: model.lr is 0, so nothing would be trained")
 

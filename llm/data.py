@@ -93,7 +93,10 @@ def pretraining_batch(data: Data, exclude: frozenset[str], size: int, rng: np.ra
 
 
 def read_problems(path: Path) -> list[Problem]:
-    """JSONL of {"prompt": text, "answer": text, optional "skill": text}. Raises InputError, naming the line."""
+    """JSONL of {"prompt": text, "answer": text, optional "skill": text}. Raises InputError, naming the line.
+
+    An answer may also be an object, the tests of a program: it is kept as JSON text.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -106,6 +109,8 @@ def read_problems(path: Path) -> list[Problem]:
             row = json.loads(line)
         except ValueError:
             row = None
+        if isinstance(row, dict) and isinstance(row.get("answer"), dict):
+            row["answer"] = json.dumps(row["answer"])
         if not isinstance(row, dict) or not all(isinstance(row.get(k), str) and row[k] for k in ("prompt", "answer")):
             raise InputError(f"{path}: line {i} is not an object with texts 'prompt' and 'answer'")
         unknown = set(row) - {"prompt", "answer", "skill"}

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 from fade_sim import __version__, store
@@ -84,13 +85,16 @@ def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple
 
     from llm import checkpoint, runfolder
     from llm.data import problems
+    from llm.reward import Silence, check_answers
 
     began = time.time()
     policy, tokenizer, reference = _policies(settings, ranks)
     roller = _roller(settings, policy, tokenizer, ranks)
     from llm.trainer import Trainer
 
-    trainer = Trainer(settings, policy, roller, problems(settings.data), ranks, reference)
+    split = problems(settings.data)
+    check_answers(roller.verifier, [p.answer for p in (*split.train, *chain(*split.evaluation.values()))])
+    trainer = Trainer(settings, policy, roller, split, ranks, reference)
     if folder is None:
         text = tomli_w.dumps(settings.raw).encode()
         made = runfolder.create(out, settings.name, text) if ranks.rank == 0 else None
@@ -101,6 +105,7 @@ def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple
     events = _events(settings, folder, ranks)
     with _bar(settings.contender.label, settings.train.steps, quiet=ranks.rank > 0, start=trainer.step) as advance:
         last: dict = {}
+        silence = Silence()
         shown: dict = {}  # the newest value of everything: evaluations are rarer than steps
 
         def record(row: dict) -> None:
@@ -111,12 +116,15 @@ def run_training(settings, folder: Path | None, out: str | None, ranks) -> tuple
                 metrics.write(row)
                 events(row)
             advance(row["step"], _headline(shown))
+            if ranks.rank == 0 and (said := silence.says(row)):
+                print(f"note: {said}", file=sys.stderr)
 
         trainer.run(record, lambda: checkpoint.save(trainer, folder, metrics.sync() if metrics else 0))
     checkpoint.export(trainer, tokenizer, folder / "model")
     summary = {"rule": settings.contender.label, "regime": settings.regime, "steps": trainer.step, **last}
     if ranks.rank == 0:
-        store.write_atomic(folder / "meta.json", (store.to_json(_meta(began, ranks), indent=1) + "\n").encode())
+        meta = _meta(began, ranks) | {"verdicts": getattr(roller.verifier, "counts", None)}
+        store.write_atomic(folder / "meta.json", (store.to_json(meta, indent=1) + "\n").encode())
         store.write_atomic(folder / "summary.json", (store.to_json(summary, indent=1) + "\n").encode())
         os.close(lock)
     ranks.barrier()
@@ -150,7 +158,7 @@ def _roller(settings, policy, tokenizer, ranks=None):
     stop = stop_tokens(policy, tokenizer, settings.rollout.stop)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stop[0]
     sampler = make_sampler(settings, stop, pad, ranks)
-    return Roller(sampler, tokenizer, make_verifier(settings.reward.name), stop, pad)
+    return Roller(sampler, tokenizer, make_verifier(settings.reward), stop, pad)
 
 
 def sweep(args, free: dict[str, str]) -> None:
@@ -175,10 +183,12 @@ def evaluate(args, free: dict[str, str]) -> None:
     from llm.data import problems
     from llm.evaluate import evaluate as run_eval
     from llm.parallel import Ranks
+    from llm.reward import check_answers
 
     policy, tokenizer, _ = _policies(settings, Ranks())
-    got = run_eval(policy, _roller(settings, policy, tokenizer), problems(settings.data).evaluation, settings.data,
-                   Ranks(), settings.train.seed)
+    roller, sets = _roller(settings, policy, tokenizer), problems(settings.data).evaluation
+    check_answers(roller.verifier, [p.answer for p in chain(*sets.values())])
+    got = run_eval(policy, roller, sets, settings.data, Ranks(), settings.train.seed)
     _print_eval(str(folder), got)
     if args.json:
         store.write_atomic(Path(args.json), (store.to_json(got, indent=1) + "\n").encode())

@@ -80,7 +80,7 @@ def pretrain(settings: Pretrain, data: Data, split: Split, policy: Policy, rolle
             optimiser.param_groups[0]["lr"] = settings.lr * min(1.0, step / 50)
             optimiser.step()
             loss_value = float(loss.detach())
-        successes, _ = count(policy, roller, split.train, _CHECK_ROLLOUTS, Ranks(), [settings.seed, 0xC4EC])
+        successes, _, _ = count(policy, roller, split.train, _CHECK_ROLLOUTS, Ranks(), [settings.seed, 0xC4EC])
         rates = successes / _CHECK_ROLLOUTS
         progress(step, loss_value, float(rates.mean()))
     return {"steps": step, "loss": loss_value, "solve_rate": float(rates.mean()), "solve_rates": rates.tolist()}

@@ -47,19 +47,21 @@ def token_sums(loss, tokens, share) -> tuple[np.ndarray, float]:
 def step_row(trainer, batch, table, advantage, learned: Learned) -> dict:
     """The metrics of one step."""
     G, ctrl, ranks = trainer.train.group_size, trainer.controller, trainer.ranks
-    rate = batch.drawn[:, 1] / G
+    scored = batch.drawn[:, 4]
+    rate = batch.drawn[scored > 0, 1] / scored[scored > 0]
     adaptive = trainer.settings.contender.method.rule.adaptive
     alpha, delta = controller.gains(ctrl) if adaptive else (None, None)
-    successes = batch.successes
+    stats = batch.stats
     sums = ranks.sum(learned.sums)
     passes = max(sums[1], 1.0)
     return {
-        "solve_rate": float(rate.mean()), "groups_drawn": len(rate), "groups_used": len(batch.kept),
+        "solve_rate": float(rate.mean()), "groups_drawn": len(scored), "groups_used": len(stats.sizes),
+        "unscored": int(len(scored) * G - scored.sum()),
         "all_fail": float((rate == 0).mean()), "all_pass": float((rate == 1).mean()),
         "mixed": float(((rate > 0) & (rate < 1)).mean()),
         "entropy": float(batch.drawn[:, 2].sum() / batch.drawn[:, 3].sum()),
         "phat": ctrl.phat, "Hhat": ctrl.hhat, "H0": ctrl.h0, "alpha": alpha, "delta": delta,
-        **mass_row(table, successes),
+        **mass_row(table, stats.successes[stats.sizes == G]),
         **rollout_row(batch, advantage, trainer.step, ranks),
         "loss": float(sums[0] / learned.epochs), "grad_norm": learned.grad_norm[0],
         "ratio": float(sums[2] / passes), "ratio_max": ranks.max(learned.ratio_max), "cut": float(sums[3] / passes),
@@ -68,8 +70,10 @@ def step_row(trainer, batch, table, advantage, learned: Learned) -> dict:
 
 
 def mass_row(table, successes) -> dict:
-    """Gradient masses of the groups of this batch, and their share by solve rate."""
+    """Gradient masses of the complete groups of this batch, and their share by solve rate."""
     G = len(table) - 1
+    if not len(successes):
+        return {"m_S": None, "m_F": None, "sign_ratio": None, "mass_by_solve_rate": None}
     own = np.eye(G + 1)[successes]  # each group as it is
     m_S, m_F = expected_masses(table, own)
     total = float((m_S + m_F).sum())

@@ -128,7 +128,8 @@ class Roller:
             ids=torch.cat([ids, answers.ids], 1), prompt=torch.cat([real, torch.zeros_like(answers.mask)], 1),
             answer=torch.cat([blank, answers.mask], 1), logprob=torch.cat([blank.float(), answers.logprob], 1),
             entropy=torch.cat([blank.float(), entropy], 1), group=repeat[:, 0], problem=repeat[:, 1],
-            finished=answers.finished, reward=torch.tensor(reward, dtype=torch.float64),
+            finished=answers.finished,
+            reward=torch.tensor([torch.nan if r is None else r for r in reward], dtype=torch.float64),
             born=torch.full((len(reward),), born),
         )
 

@@ -34,7 +34,7 @@ class Data(Section):
     """The problems."""
 
     task: Literal["arithmetic", "file"] = "arithmetic"
-    train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill"
+    train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill"; answer: a text, or tests
     test: str = ""
     train_prompts: Count = 256  # task = arithmetic
     test_prompts: Count = 128  # held-out prompts of the training skills, and as many of the held-out skill
@@ -47,7 +47,20 @@ class Data(Section):
 class Reward(Section):
     """The verifier of an answer."""
 
-    name: str = "integer"  # integer (the whole answer is that number), exact (same text), or module:function
+    # integer (the whole answer is that number), exact (same text), math (the last box), code (tests of a program in
+    # isolation), or module:function
+    name: str = "integer"
+    # code: the program is the last ``` block of an answer, or its whole text; limits are per test
+    program: Literal["block", "text"] = "block"
+    cpu_seconds: Positive = 6.0
+    wall_seconds: Positive = 15.0
+    memory_mb: Annotated[int, Meta(ge=64)] = 1024
+    processes: Count = 16  # and threads, of one program
+    slots: Whole = 0  # programs judged side by side; 0: one per core
+    unsafe_local: bool = False  # run programs WITHOUT isolation, with the rights of this process
+    # math: answers that are neither the same text nor plain numbers
+    symbolic: bool = True  # compare them with math-verify; False: they are wrong
+    symbolic_seconds: Positive = 5.0  # per comparison, in a process of its own
 
 
 class Rollout(Section):

@@ -39,6 +39,11 @@ def measure_stability(trainer, table, age: float) -> dict:
     index = order.integers(len(trainer.split.train), size=prompts).tolist()
     rollouts = trainer.roller.collect(trainer.policy, trainer.split.train, index, list(range(prompts)), each,
                                       [trainer.train.seed, _STREAM, trainer.step], trainer.step)
+    judged = rollouts.valid.view(prompts, each).all(dim=1)
+    if not judged.all():  # a prompt with a rollout that could not be judged is no fair sample
+        rollouts, prompts = rollouts.select(judged.repeat_interleave(each)), int(judged.sum())
+    if prompts < 2:
+        return {}
     weight = token_weights(rollouts.length, Totals(int(rollouts.length.sum()), len(rollouts), len(rollouts)),
                            s.loss.denominator, s.loss.constant_length or s.rollout.max_tokens)
     grams = score_grams(trainer, rollouts, (weight.double() * len(rollouts)).sqrt())

@@ -35,17 +35,19 @@ class Batch:
 
     rollouts: Rollouts  # this process's share (never empty: see `counted`)
     kept: np.ndarray  # (B,) numbers of the groups that are learned from, all processes
-    drawn: np.ndarray  # (D, 4) of every group drawn, all processes: number, successes, entropy sum, tokens
+    # (D, 5) of every group drawn, all processes: number, successes, entropy sum, tokens, rollouts with a reward
+    drawn: np.ndarray
 
     @property
     def counted(self) -> torch.Tensor:
         """(N,) True where a rollout is learned from; a process without a kept group holds one that is not."""
-        return torch.isin(self.rollouts.group, torch.from_numpy(self.kept))
+        return torch.isin(self.rollouts.group, torch.from_numpy(self.kept)) & self.rollouts.valid
 
     @property
-    def successes(self) -> np.ndarray:
-        """(B,) successes of the kept groups."""
-        return self.drawn[np.isin(self.drawn[:, 0], self.kept), 1].astype(np.int64)
+    def stats(self) -> BatchStats:
+        """Successes and sizes of the kept groups, what could not be judged left out."""
+        c, n = self.drawn[np.isin(self.drawn[:, 0], self.kept)][:, [1, 4]].astype(np.int64).T
+        return BatchStats(c[n > 0], n[n > 0])
 
 
 class Trainer:
@@ -93,7 +95,7 @@ class Trainer:
 
     def collect(self) -> Batch:
         """Draw B groups; under dynamic sampling replace uniform ones, and count them all."""
-        B, G = self.train.prompts, self.train.group_size
+        B = self.train.prompts
         parts, tables = [], []
         while True:
             part = self.sample(list(range(self.cursor, self.cursor + B)))
@@ -104,7 +106,7 @@ class Trainer:
             tables += self.ranks.gather(group_table(part))
             drawn = np.concatenate(tables)
             drawn = drawn[np.argsort(drawn[:, 0])]
-            mixed = drawn[(drawn[:, 1] > 0) & (drawn[:, 1] < G), 0]
+            mixed = drawn[(drawn[:, 1] > 0) & (drawn[:, 1] < drawn[:, 4]), 0]
             if not self.train.dynamic_sampling or len(mixed) >= B or len(drawn) >= self.train.max_rounds * B:
                 break
         if self.train.dynamic_sampling:
@@ -143,17 +145,25 @@ class Trainer:
 
         The controller sees every group that was drawn, before any filter and over all processes.
         """
-        G = self.train.group_size
-        solve_rate = float(batch.drawn[:, 1].mean() / G)
+        G, stats = self.train.group_size, batch.stats
+        if not batch.drawn[:, 4].any() or not len(stats.sizes):
+            raise InputError("no rollout of this step could be judged: nothing can be learned from it")
+        solve_rate = float(batch.drawn[:, 1].sum() / batch.drawn[:, 4].sum())
         entropy = float(batch.drawn[:, 2].sum() / batch.drawn[:, 3].sum())
         self.controller = controller.update(self.controller, solve_rate, entropy)
-        stats = BatchStats(batch.successes, np.full(len(batch.kept), G))
-        table, self.controller = step_table(self.settings.contender.method, self.controller, G, stats)
+        before, method = self.controller, self.settings.contender.method
+        table, self.controller = step_table(method, before, G, stats)
         rollouts, counted = batch.rollouts, batch.counted
         advantage = torch.zeros(len(rollouts), dtype=torch.float64)
-        if counted.any():
-            advantage[counted] = advantages(rollouts.reward[counted], rollouts.group[counted],
-                                            make("table", weights=table))
+        size = group_sizes(rollouts.group, counted)
+        for n in size[counted].unique().tolist():
+            rows = counted & (size == n)
+            try:  # a group that lost a rollout to its verifier has the weights of a smaller group
+                weights = table if n == G else step_table(method, before, n, stats)[0]
+            except InputError:  # of a size at which the rule is not defined: nothing is learned from it
+                continue
+            advantage[rows] = advantages(rollouts.reward, rollouts.group, make("table", weights=weights),
+                                         valid=rows)[rows]
         return table, advantage
 
     # --- learn -----------------------------------------------------------------------------------------
@@ -214,9 +224,15 @@ def spare(rollouts: Rollouts) -> Rollouts:
     return replace(one, group=torch.full_like(one.group, -1))
 
 
+def group_sizes(group: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+    """(N,) counted rollouts of the group of each rollout."""
+    _, at = group.unique(return_inverse=True)
+    return torch.bincount(at, weights=counted.double())[at].long()
+
+
 def group_table(rollouts: Rollouts) -> np.ndarray:
-    """(groups, 4): number, successes, sum of entropies, tokens of each group among these rollouts; no spare ones."""
+    """(groups, 5) of each group among these rollouts but spare ones, see `Batch.drawn`."""
     rollouts = rollouts.select(rollouts.group >= 0)
     groups, at = np.unique(rollouts.group.numpy(), return_inverse=True)
-    columns = (rollouts.reward, rollouts.entropy.double().sum(dim=1), rollouts.length)
+    columns = (rollouts.reward.nan_to_num(), rollouts.entropy.double().sum(dim=1), rollouts.length, rollouts.valid)
     return np.stack([groups, *(np.bincount(at, weights=c.double().numpy()) for c in columns)], axis=1)

@@ -70,7 +70,7 @@ def run(job: dict, limits: Limits, slot: int, *, stdin: bytes = b"", channel: tu
         second: bool = False, isolate: bool = True, stop: int | None = None) -> Run:
     """Run a job (see inside.py) and wait until nothing of it is left.
 
-    channel: descriptors that are handed over to the process, and closed here. stop: a descriptor whose end ends the run.
+    channel: descriptors that are handed over to the process, and closed here. stop: when it ends, so does the run.
     """
     uid = sandbox.slot_uid(slot, second) if isolate else None
     job = {**job, "limits": limits._asdict(), "extra": 1 if isolate else 4096}  # a user namespace counts its init too
@@ -164,7 +164,7 @@ def _watch(process, selector, readers, limits: Limits, stop, close) -> Run:
         if not killed:
             code = process.returncode
             _drain(selector, readers)
-        ready, *lines = bytes(result.data).split(b"\n") if started is not None else [b""]
+        _, *lines = bytes(result.data).split(b"\n") if started is not None else [b""]
         if started is None:
             lost = lost or f"the sandbox did not start: {_last_line(stderr.data) or 'no message'}"
         if len(stdout.data) >= stdout.limit or len(result.data) >= result.limit:

@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 
 from fade_sim.errors import InputError
-from llm.judge import seccomp
 from llm.judge.limits import Limits
 
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin")  # of these, what exists; links stay links
@@ -19,7 +18,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 def source() -> str:
     """The text that runs inside."""
     folder = resources.files("llm.judge")
-    return "\n".join((folder / name).read_text() for name in ("values.py", "inside.py"))
+    values, inside = ((folder / name).read_text() for name in ("values.py", "inside.py"))
+    return values + "".join(line for line in inside.splitlines(True) if not line.startswith("from llm."))
 
 
 def find_bwrap() -> str:

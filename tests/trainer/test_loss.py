@@ -279,7 +279,7 @@ def test_lengths_are_those_of_the_answers_whatever_is_masked(make_trainer):
     r = Rollouts(ids=blank.long(), prompt=blank.bool(), answer=answer, logprob=blank, entropy=blank,
                  group=torch.zeros(3).long(), problem=torch.zeros(3).long(), finished=torch.tensor([True, False, True]),
                  reward=torch.tensor([1.0, 0, 0], dtype=torch.float64), born=torch.zeros(3).long())
-    row = rollout_row(Batch(r, np.array([0]), np.array([[0, 1, 0, 16]])), torch.zeros(3), 0, trainer.ranks)
+    row = rollout_row(Batch(r, np.array([0]), np.array([[0, 1, 0, 16, 3]])), torch.zeros(3), 0, trainer.ranks)
     assert (row["length"], row["length_min"], row["length_max"]) == (F32(16 / 3), 3, 8)
     assert row["truncated"] == F32(1 / 3)
 
@@ -294,7 +294,7 @@ def test_spread_within_groups_is_not_spread_of_the_batch(make_trainer):
     r = Rollouts(ids=one.long(), prompt=one.bool() & False, answer=one.bool(), logprob=0 * one, entropy=0 * one,
                  group=torch.tensor([0, 0, 1, 1]), problem=torch.zeros(4).long(), finished=one[:, 0].bool(),
                  reward=torch.tensor([0.0, 0, 1, 1], dtype=torch.float64), born=torch.zeros(4).long())
-    batch = Batch(r, np.array([0, 1]), np.array([[0, 0, 1, 2], [1, 2, 1, 2]]))
+    batch = Batch(r, np.array([0, 1]), np.array([[0, 0, 1, 2, 2], [1, 2, 1, 2, 2]]))
     _, advantage = trainer.weigh(batch)
     row = rollout_row(batch, advantage, 0, trainer.ranks)
     assert (row["reward_std"], row["reward_std_within"], row["advantage_abs"]) == (0.5, 0.0, 0.0)
