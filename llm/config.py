@@ -18,7 +18,7 @@ _SIMULATOR_KEYS = ("mode", "lr", "lr_table", "match", "seeds")
 
 _REWARD_KEYS = {  # keys of [reward] that one verifier alone reads
     "code": ("program", "cpu_seconds", "wall_seconds", "memory_mb", "processes", "slots", "unsafe_local"),
-    "math": ("symbolic", "symbolic_seconds"),
+    "math": ("answer", "tolerance", "symbolic", "symbolic_seconds"),
 }
 
 

@@ -58,8 +58,10 @@ class Reward(Section):
     processes: Count = 16  # and threads, of one program
     slots: Whole = 0  # programs judged side by side; 0: one per core
     unsafe_local: bool = False  # run programs WITHOUT isolation, with the rights of this process
-    # math: answers that are neither the same text nor plain numbers
-    symbolic: bool = True  # compare them with math-verify; False: they are wrong
+    # math: the answer must stand in the last box; without one, the last **bold** text may count
+    answer: Literal["box", "box_or_bold"] = "box"
+    tolerance: NonNegative = 0.0  # relative, of numbers of which one is written with a decimal point; 0: exact
+    symbolic: bool = True  # compare what is neither a number nor the same text with math-verify; False: it is wrong
     symbolic_seconds: Positive = 5.0  # per comparison, in a process of its own
 
 
