@@ -2,12 +2,24 @@
 
 import os
 import sys
+from argparse import RawDescriptionHelpFormatter
 
 from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum")
+COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum", "judge")
+
+_JUDGE = """Runs programs on the tests of their problems, each test in a sandbox of its own, and prints a verdict for
+each. A line of FILE is one problem with its "solution" (or a list, "solutions"), in one of three forms:
+
+  {"id": "next", "tests": [{"input": "4\\n", "output": "5\\n"}], "solution": "print(int(input()) + 1)"}
+  {"entry": "add", "tests": [{"args": [1, 2], "expected": 3}], "solution": "def add(a, b): return a + b"}
+  {"entry": "add", "test": "def check(candidate): assert candidate(1, 2) == 3", "solution": "def add(a, b): ..."}
+
+Optional: "prefix" (source before the solution), "setup" (source the third form's test needs), "tolerance"
+(of numbers with a fraction; without it they are compared exactly).
+Exit code: 0 every program passes, 1 one does not, 2 they cannot be judged."""
 
 
 def build_parser() -> Parser:
@@ -59,6 +71,19 @@ def build_parser() -> Parser:
     spectrum.add_argument("before", help="folder or file of the earlier weights")
     spectrum.add_argument("after", help="folder or file of the later weights")
     spectrum.add_argument("--json", metavar="FILE", help="also write the numbers")
+
+    judge = sub.add_parser("judge", allow_abbrev=False, help="your own programs on your own problems, in isolation",
+                           formatter_class=RawDescriptionHelpFormatter, description=_JUDGE)
+    judge.add_argument("file", help="JSONL of problems with tests and solutions")
+    options = (("cpu-seconds", _seconds, "S", 6.0, "CPU time of a test"), ("wall-seconds", _seconds, "S", 15.0, "time"),
+               ("memory-mb", _count, "MB", 1024, "memory"), ("processes", _count, "N", 16, "processes and threads"))
+    for name, kind, letter, value, what in options:
+        judge.add_argument(f"--{name}", type=kind, default=value, metavar=letter, help=f"{what} (default {value:g})")
+    judge.add_argument("--slots", type=_count, default=0, metavar="N", help="programs side by side (default: cores)")
+    judge.add_argument("--json", metavar="FILE", help="also write the verdicts, JSONL")
+    judge.add_argument("--unsafe-local", action="store_true",
+                       help="run the programs WITHOUT isolation, with all your rights")
+    judge.add_argument("--dry-run", action="store_true", help="read the file, say what would run, and stop")
     parser.choices = sub.choices
     return parser
 
@@ -66,6 +91,18 @@ def build_parser() -> Parser:
 def _common(parser, default: str) -> None:
     parser.add_argument("config", nargs="?", help="TOML file or name of a shipped config (default: tiny)")
     parser.add_argument("--out", help=f"folder to create (default: {default})")
+
+
+def _seconds(text: str) -> float:
+    from argparse import ArgumentTypeError
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
 
 
 def _count(text: str) -> int:
@@ -100,8 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from llm import jobs
 
-        {"eval": jobs.evaluate}.get(args.command, getattr(jobs, args.command, None))(args, free)
-        return 0
+        return {"eval": jobs.evaluate}.get(args.command, getattr(jobs, args.command, None))(args, free) or 0
     except InputError as error:
         print(f"fade-llm: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -201,6 +201,16 @@ def spectrum(args, free: dict[str, str]) -> None:
     print_spectrum(Path(args.before), Path(args.after), args.json)
 
 
+def judge(args, free: dict[str, str]) -> int:
+    """A person's own programs on their problems."""
+    from llm.judge import command
+    from llm.judge.limits import Limits
+
+    limits = Limits(args.cpu_seconds, args.wall_seconds, args.memory_mb, args.processes)
+    return command.run(Path(args.file), limits, args.slots, unsafe_local=args.unsafe_local, dry_run=args.dry_run,
+                       out=args.json)
+
+
 # --- what they share -----------------------------------------------------------------------------------
 
 

@@ -94,6 +94,8 @@ def run(job: dict, limits: Limits, slot: int, *, stdin: bytes = b"", channel: tu
         outs = [pipe(), pipe(), pipe(), pipe()]  # standard output, standard error, result, facts of the sandbox
         command = sandbox.python_command(ins[1][0], outs[2][1], *channel)
         passed = [ins[1][0], outs[2][1], *channel]
+        for fd in (ins[0][0], outs[0][1], outs[1][1]) if uid is not None else ():
+            os.fchown(fd, uid, uid)  # so that /dev/stdin can be opened
         with tempfile.TemporaryFile() as rules:
             if isolate:
                 rules.write(seccomp.program())

