@@ -9,7 +9,7 @@ import pytest
 from llm.judge import Limits, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_mb=300)
+SMALL = Limits(cpu_seconds=0.6, wall_seconds=1.6, memory_mb=300)
 
 
 def bwrap_missing() -> bool:
