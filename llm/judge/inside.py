@@ -121,6 +121,8 @@ def test(job, out, requests, replies):
             raise gone("ended") from None
         if "memory" in reply:
             raise gone("memory")
+        if "value" not in reply and "raised" not in reply:
+            raise gone("ended")
         if "value" in reply:
             last["got"] = short(value)
             return value

@@ -111,8 +111,9 @@ def ordinary_python() -> str | None:
     """An interpreter that the user nobody can start."""
     for python in (sys.executable, shutil.which("python3.13"), shutil.which("python3.12"), "/usr/bin/python3"):
         if python and os.geteuid() == 0 and shutil.which("setpriv"):
-            done = subprocess.run([*NOBODY, python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], cwd="/",
-                                  capture_output=True)
+            look = "import os, sys; sys.exit(sys.version_info < (3, 11) or not os.access(os.__file__, os.R_OK) or " \
+                   "not os.path.realpath(sys.executable).startswith(os.path.realpath(sys.base_prefix)))"
+            done = subprocess.run([*NOBODY, python, "-c", look], cwd="/", capture_output=True)
             if done.returncode == 0:
                 return python
     return None
