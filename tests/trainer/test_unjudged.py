@@ -1,0 +1,54 @@
+"""A rollout that could not be judged leaves its group: weights, averages, metrics, evaluation."""
+
+import numpy as np
+import pytest
+import torch
+
+from fade_sim.advantage import make, weight_table
+
+
+def rollouts_of(rewards, groups):
+    from llm.batch import Rollouts
+
+    n = len(rewards)
+    one = torch.ones(n, 1)
+    return Rollouts(ids=one.long(), prompt=one.bool() & False, answer=one.bool(), logprob=0 * one, entropy=one,
+                    group=torch.tensor(groups), problem=torch.zeros(n).long(), finished=one[:, 0].bool(),
+                    reward=torch.tensor(rewards, dtype=torch.float64), born=torch.zeros(n).long())
+
+
+def test_an_unjudged_rollout_leaves_its_group(make_trainer):
+    """RWC-15: rewards [?, 1, 0, 1] give [0, 1/3, -2/3, 1/3]; as a failure the others would get [.5, -.5, .5]."""
+    from llm.trainer import Batch, group_table
+
+    trainer = make_trainer(**{"train.group_size": 4})
+    r = rollouts_of([np.nan, 1, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1])
+    drawn = group_table(r)
+    assert drawn[:, [0, 1, 4]].tolist() == [[0, 2, 3], [1, 1, 4]]
+    batch = Batch(r, np.array([0, 1]), drawn)
+    table, advantage = trainer.weigh(batch)
+    assert advantage.tolist() == pytest.approx([0, 1/3, -2/3, 1/3, 0.75, -0.25, -0.25, -0.25])
+    assert table.tolist() == weight_table(make("dr_grpo"), 4).tolist()
+    assert trainer.controller.phat == pytest.approx(0.5 + trainer.controller.rate * (3 / 7 - 0.5))
+    assert batch.counted.tolist() == [False] + [True] * 7
+
+
+def test_a_batch_without_a_judgement_stops_the_run(make_trainer):
+    from llm.trainer import Batch, group_table
+
+    trainer = make_trainer(**{"train.group_size": 2})
+    r = rollouts_of([np.nan, np.nan], [0, 0])
+    with pytest.raises(ValueError, match="no rollout of this step could be judged"):
+        trainer.weigh(Batch(r, np.array([0]), group_table(r)))
+
+
+def test_a_run_whose_judge_fails_now_and_then(make_trainer):
+    """Counted, finite, and no token of an unjudged rollout carries a gradient."""
+    trainer = make_trainer(**{"reward.name": "verifiers:now_and_then", "train.steps": 3, "probe.stability": False})
+    rows = [trainer.advance() for _ in range(3)]
+    assert sum(row["unscored"] for row in rows) > 0
+    for row in rows:
+        assert np.isfinite([row["loss"], row["grad_norm"], row["solve_rate"], row["advantage_abs"]]).all()
+        assert row["groups_used"] <= row["groups_drawn"] and 0 <= row["solve_rate"] <= 1
+    evaluated = trainer.evaluate()["eval"]["train"]["pass@1"]
+    assert 0 <= evaluated["low"] <= evaluated["mean"] <= evaluated["high"] <= 1
