@@ -36,6 +36,12 @@ def shown(number: Number, digits: int = 3) -> str:
     return f"{number.value:+.{digits}f} [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
 
 
+def spearman(x, y) -> float:
+    """Rank correlation; no care for ties, which measured numbers do not have."""
+    ranks = [np.argsort(np.argsort(v)).astype(float) for v in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
 _FIGURE = re.compile(r"([+-]?\d*\.?\d+)(?:\+-(\d*\.?\d+))?")  # .473 or -.024+-.001 (standard error)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
-from fade_sim.experiments.numbers import above, below, beside_prototype, measured, raw, shown
+from fade_sim.experiments.numbers import above, below, beside_prototype, measured, raw, shown, spearman
 
 COLLAPSE = 0.1  # excess rank-1 energy over dr_grpo that is called a collapse
 CLAIM = Claim(
@@ -170,15 +170,10 @@ def _grid_numbers(results: dict) -> list[Number]:
             what = f"{low:g} to {high:g}" if high < np.inf else f"above {low:g}"
             rows.append(measured(f"excess rank-1 energy, Lambda {what}", per_seed[inside].mean(axis=0), prototype=said,
                                  note=f"{inside.sum()} cells of lr, staleness and delta"))
-    rank = np.array([_spearman(points[:, 0], column) for column in per_seed.T])
+    rank = np.array([spearman(points[:, 0], column) for column in per_seed.T])
     rows.append(measured("rank correlation of the excess with Lambda", rank, prototype=".89",
                          note="the prototype correlated the level, over 48 cells"))
     return rows
-
-
-def _spearman(x, y) -> float:
-    ranks = [np.argsort(np.argsort(v)).astype(float) for v in (x, y)]
-    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def _theory_numbers(theory: dict) -> list[Number]:
