@@ -19,23 +19,24 @@ CLAIM = Claim(
     f"At equal train pass@1: (sign) held-out pass@1 of asym_delta(0.3) minus dr_grpo has its whole 95% interval below "
     f"0, paired by seed; (rank) over the rules of a seed the rank correlation of rank-1 energy and held-out pass@1 "
     f"has its whole interval below 0. A regime whose rules differ by less than {RANGE} in mean rank-1 energy cannot "
-    "test (rank) and counts as not holding. A regime holds if both do, 'holds' needs all, 'does not hold here' means "
-    "none.",
+    "test (rank) and counts as not holding, as does one whose rules never "
+    "reach the level. A regime holds if both do, 'holds' needs all, 'does not hold here' means none.",
 )
 
 FAMILY = ({"name": "dr_grpo"}, *({"name": "asym_delta", "delta": d} for d in (0.3, 0.5, 2.0, 4.0)),
           {"name": "power", "alpha": 2.0}, {"name": "nsr"})
 FREE = tuple({"name": "asym_pure_loo", "delta": d} for d in (0.25, 4.0))  # equal slope: the sign alone
-ADAM, STALE = {"optimizer": "adam", "lr": 0.02}, {"staleness": 30, "lr": 40.0}
+ADAM, STALE = {"optimizer": "adam", "lr": 0.02}, {"staleness": 30}
 REGIMES = {  # (train, world, train pass@1 at which rules are compared)
     "on-policy, lr 10": ({}, {}, 0.7),
-    "on-policy, lr 40": ({"lr": 40.0}, {}, 0.7),
+    "on-policy, lr 40": ({"lr": 40.0}, {}, 0.85),
     "per-prompt table": ({"lr_table": 10.0}, {}, 0.7),
     "Adam": (ADAM, {}, 0.7),
     "stale 10, lr 20": ({"staleness": 10, "lr": 20.0}, {}, 0.7),
-    "stale 30, lr 40": (STALE, {}, 0.6),
-    "stale 30, lr 40, ratio": ({**STALE, "correction": "ratio"}, {}, 0.6),
-    "stale 30, lr 40, PPO clip": ({**STALE, "correction": "clip"}, {}, 0.6),
+    "stale 30, lr 10": (STALE, {}, 0.7),
+    "stale 30, lr 10, ratio": ({**STALE, "correction": "ratio"}, {}, 0.7),
+    "stale 30, lr 10, PPO clip": ({**STALE, "correction": "clip"}, {}, 0.7),
+    "stale 30, lr 40": ({**STALE, "lr": 40.0}, {}, 0.7),
     "table, groups of 4": ({"lr_table": 10.0, "group_size": 4}, {}, 0.7),
     "32 training prompts": ({}, {"train_prompts": 32}, 0.7),
     "Adam, stale 20": ({**ADAM, "staleness": 20}, {}, 0.7),
@@ -44,19 +45,20 @@ REGIMES = {  # (train, world, train pass@1 at which rules are compared)
 }
 _TRAIN = {"lr": 10.0, "lr_table": 0.0, "record": 10}
 SETTINGS = {
-    "quick": {"regimes": tuple(REGIMES)[:8], "train": {**_TRAIN, "steps": 600, "seeds": 10}},
+    "quick": {"regimes": tuple(REGIMES)[:8], "train": {**_TRAIN, "steps": 400, "seeds": 10}},
     "full": {"regimes": tuple(REGIMES), "train": {**_TRAIN, "steps": 1500, "seeds": 24}},
 }
 PROTOTYPE = {  # held-out pass@1 after 1500 steps, asym_delta(0.3) - dr_grpo; those runs had a table, lr_table 1
-    "stale 30, lr 40": "-.195",
+    "stale 30, lr 40": "-.195", "stale 30, lr 10": "-.107",
 }
-DIFFERS = (("stale 30, lr 40", "the prototype's policy had a per-prompt table and ran for 1500 steps"),)
+DIFFERS = (("stale 30", "the prototype's policy had a per-prompt table and ran for 1500 steps"),)
 LIMITS = (
     "Held-out prompts are new prompts of the same world: same skills, same common direction. Transfer to other "
     "skills is not tested.",
     "A seed counts only where every rule of the comparison reaches the level; how many do not is in the note. What "
     "a rule loses by never reaching it shows in the numbers at the end of training.",
     "Rank-1 energy is that of the whole update of one shared head.",
+    "The levels were raised once, after a first run in which three regimes crossed theirs before the first record.",
 )
 
 

@@ -44,8 +44,9 @@ def _signs(ax, results: dict) -> None:
         ax.plot([], [], marker, color=color, label=f"{rule} - {other}")
     _rows(ax, results)
     ax.set(xlabel="difference in held-out pass@1")
+    ax.locator_params(axis="x", nbins=6)
     ax.set_title("By sign, at equal train pass@1.\nClaimed: dots left of 0, squares right")
-    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.3, -0.1), ncols=1)
+    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.3, -0.14), ncols=1)
 
 
 def _ranks(ax, results: dict) -> None:
@@ -61,7 +62,7 @@ def _ranks(ax, results: dict) -> None:
             ax.errorbar(mean, y, xerr=half, fmt="o", ms=5, lw=1.4, color=COLORS[3] if spread >= RANGE else "#aaaaaa")
     _rows(ax, results, labels)
     ax.set(xlabel="rank correlation over rules", xlim=(-1.05, 1.05))
-    ax.set_title("By rank: rank-1 energy with held-out pass@1.\nClaimed: left of 0. Grey: rules differ too little (range)")
+    ax.set_title("By rank-1 energy (range over rules). Claimed:\nleft of 0. Grey: the rules differ too little")
 
 
 def _cloud(ax, results: dict) -> None:
