@@ -70,7 +70,12 @@ LIMITS = (
     "The spectrum is that of one shared head. On a transformer the head alone understates the instability.",
     "At lr 40 the ratio and the clip leave a collapse in some seeds and none in others: the mean hides two outcomes.",
 )
-DIFFERS = ()  # (start of a number's name, why it is not the prototype's)
+DIFFERS = (  # (start of a number's name, why it is not the prototype's)
+    ("ln z", "ours is the closed form to the digit: the perturbation starts on the predicted mode"),
+    ("Lambda at which", "ours is nearer to the predicted 1: the perturbation starts on the predicted mode"),
+    ("rank correlation of the excess", "another quantity: there the level, here what exceeds dr_grpo's"),
+    ("residual correlation", "there 5 worlds, without a printed error"),
+)
 
 
 def configs(settings: dict) -> dict:
