@@ -8,13 +8,14 @@ import json
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.peak import peak_bytes
 
 
 def make_trainer(job: dict):
-    """A trainer at the settings of the job, dr_grpo and on-policy; no evaluation, no costly probe but those of step 1."""
+    """A trainer at the settings of the job, dr_grpo and on-policy, without costly probes but for step 1."""
     from llm import config, jobs
     from llm.data import problems
     from llm.parallel import Ranks
@@ -52,7 +53,7 @@ def timed(job: dict) -> dict:
             metrics.write(row)
             clock.append((time.process_time(), time.perf_counter()))
             solved.append(row["solve_rate"])
-    took = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(clock, clock[1:], strict=False)][job["warm"] - 1 :]
+    took = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(clock)][job["warm"] - 1 :]
     return {"cpu": [c for c, _ in took], "wall": [w for _, w in took], "peak": peak_bytes(), "before": before,
             "solved": solved}
 

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
 
 from benchmarks.peak import peak_bytes
 from llm.reward import integer
@@ -40,7 +42,7 @@ def main(path: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
 
-    job = json.loads(open(path).read())
+    job = json.loads(Path(path).read_text())
     tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
     dumping = job.get("dump")
@@ -78,7 +80,7 @@ def main(path: str) -> None:
         trainer.train()
     if dumping:
         torch.save(seen, dumping)
-    took = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(clock, clock[1:], strict=False)][job["warm"] - 1 :]
+    took = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(clock)][job["warm"] - 1 :]
     print(json.dumps({
         "cpu": [c for c, _ in took], "wall": [w for _, w in took], "peak": peak_bytes(), "before": seen["before"],
         "solved": solved, "versions": {name: version(name) for name in PACKAGES}}))

@@ -97,7 +97,7 @@ def test_the_check_against_trl_sees_wrong_advantages_and_gradients(job, tmp_path
     batch = {"prompt_ids": r.ids[:, columns], "prompt_mask": r.prompt[:, columns].long(),
              "completion_ids": r.ids[:, ~columns], "completion_mask": r.answer[:, ~columns].long(),
              "advantages": advantage}
-    right = {"batch": batch, "reward": reward.tolist(), "loss": float(total),
+    right = {"batch": batch, "reward": reward.tolist(), "loss": total.item(),
              "gradient": {name: p.grad.clone() for name, p in model.named_parameters()}}
     path = tmp_path / "dump.pt"
 
