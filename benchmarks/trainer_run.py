@@ -67,7 +67,7 @@ def compared(job: dict) -> list[tuple[str, bool, str]]:
     from llm.trainer import Batch, group_table
 
     theirs = torch.load(job["dump"])
-    got, trainer = theirs["batch"], make_trainer({**job, "lr": 1.0})
+    got, trainer = theirs["batch"], make_trainer(job)
     prompt, answer = got["prompt_mask"].bool(), got["completion_mask"].bool()
     ids = torch.cat([got["prompt_ids"], got["completion_ids"]], dim=1)
     n, G = len(ids), job["group_size"]
@@ -81,10 +81,11 @@ def compared(job: dict) -> list[tuple[str, bool, str]]:
     texts = [trainer.roller.tokenizer.decode(row[mask]) for row, mask in zip(ids[::G], rollouts.prompt[::G],
                                                                              strict=True)]
     _, advantage = trainer.weigh(batch)
-    start = {name: p.detach().clone() for name, p in trainer.policy.model.named_parameters()}
+    parameters = trainer.policy.trainable()
+    trainer.optimiser.step = lambda ranks: 0.0  # the gradients stay, to be read
     learned = trainer.learn(batch, advantage)
-    ours = torch.cat([(start[name] - p.detach()).flatten() for name, p in trainer.policy.model.named_parameters()])
-    gradient = torch.cat([theirs["gradient"][name].flatten() for name in start])
+    ours = torch.cat([p.grad.flatten() for p in parameters.values()])
+    gradient = torch.cat([theirs["gradient"][name].flatten() for name in parameters])
     size, off = float(gradient.norm()), float((ours - gradient).norm())
     furthest = float((advantage - got["advantages"].double()).abs().max())
     loss = float(learned.sums[0])
