@@ -46,8 +46,8 @@ class Model(NamedTuple):
 
 MODELS = {
     "tiny": Model("100k parameters (d 64, 2 layers), partly competent", {"steps": 400}, 3, 30),
-    "small": Model("3M parameters (d 256, 4 layers), untrained", {
-        "steps": 1, "check_every": 1, "hidden": 256, "layers": 4, "intermediate": 704, "batch": 8}, 2, 6),
+    "small": Model("0.8M parameters (d 128, 4 layers), hardly trained", {
+        "steps": 100, "check_every": 100, "hidden": 128, "layers": 4, "intermediate": 352}, 2, 8),
 }
 
 
@@ -61,7 +61,7 @@ def arguments(argv: list[str] | None):
                         help="interpreter of an environment with TRL (default: this one)")
     parser.add_argument("--rounds", type=int, metavar="N", help="runs of each (default 5; quick 1)")
     parser.add_argument("--only", choices=MODELS, help="this model alone")
-    parser.add_argument("--quick", action="store_true", help="one round, few steps, the tiny model untrained")
+    parser.add_argument("--quick", action="store_true", help="one round, few steps, the tiny model hardly trained")
     parser.add_argument("--out", type=Path, metavar="FILE.md",
                         help="report (default benchmarks/results/trainer.md; none with --quick or --only)")
     args = parser.parse_args(argv)
@@ -100,7 +100,7 @@ def last_line(text: str):
 
 def prepare(name: str, model: Model, quick: bool, folder: Path) -> Path:
     """A model folder and the job that both trainers read; returns the path of the job."""
-    settings = {**model.pretrain, **({"steps": 1, "check_every": 1} if quick else {})}
+    settings = {**model.pretrain, **({"steps": 30, "check_every": 30} if quick else {})}
     options = [x for key, value in settings.items() for x in (f"--pretrain.{key}", value)]
     child([sys.executable, "-m", "llm.cli", "pretrain", "--out", folder / name, *options])
     job = {"model": str(folder / name), "prompts": 32, "group_size": 8, "max_tokens": 8, "lr": 0.1, "seed": 0,
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
                 rows += rows_of(name, MODELS[name], ours, theirs)
                 job = json.loads(path.read_text())
                 solved = (f"{sum(runs[0]['solved']) / len(runs[0]['solved']):.3f}" for runs in (ours, theirs))
-                said.append(f"{name}: {MODELS[name].said if not args.quick else 'untrained'}; {job['warm']} steps "
+                said.append(f"{name}: {MODELS[name].said if not args.quick else 'hardly trained'}; {job['warm']} steps "
                             f"before {job['steps']} timed ones; mean solve rate of its steps {next(solved)} here, "
                             f"{next(solved)} in TRL")
     except Failed as error:
