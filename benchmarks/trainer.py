@@ -45,8 +45,8 @@ class Model(NamedTuple):
 
 
 MODELS = {
-    "tiny": Model("100k parameters (d 64, 2 layers), partly competent", {"steps": 400}, 3, 30),
-    "small": Model("0.8M parameters (d 128, 4 layers), hardly trained", {
+    "tiny": Model("100k parameters (d 64, 2 layers), 400 steps old", {"steps": 400}, 3, 30),
+    "small": Model("0.8M parameters (d 128, 4 layers), 100 steps old", {
         "steps": 100, "check_every": 100, "hidden": 128, "layers": 4, "intermediate": 352}, 2, 8),
 }
 
@@ -61,7 +61,7 @@ def arguments(argv: list[str] | None):
                         help="interpreter of an environment with TRL (default: this one)")
     parser.add_argument("--rounds", type=int, metavar="N", help="runs of each (default 5; quick 1)")
     parser.add_argument("--only", choices=MODELS, help="this model alone")
-    parser.add_argument("--quick", action="store_true", help="one round, few steps, the tiny model hardly trained")
+    parser.add_argument("--quick", action="store_true", help="one round, few steps, the tiny model 30 steps old")
     parser.add_argument("--out", type=Path, metavar="FILE.md",
                         help="report (default benchmarks/results/trainer.md; none with --quick or --only)")
     args = parser.parse_args(argv)
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
             for name in names:
                 print(f"{name}: model, checks", file=sys.stderr)
                 path = prepare(name, MODELS[name], args.quick, Path(folder))
-                checks += check(path, python)
+                checks += [(f"{name}: {what}", *rest) for what, *rest in check(path, python)]
                 ours, theirs = [], []
                 for i in range(rounds):
                     print(f"{name}: round {i + 1} of {rounds}", file=sys.stderr)
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
                 rows += rows_of(name, MODELS[name], ours, theirs)
                 job = json.loads(path.read_text())
                 solved = (f"{sum(runs[0]['solved']) / len(runs[0]['solved']):.3f}" for runs in (ours, theirs))
-                said.append(f"{name}: {MODELS[name].said if not args.quick else 'hardly trained'}; {job['warm']} steps "
+                said.append(f"{name}: {MODELS[name].said if not args.quick else '30 steps old'}; {job['warm']} steps "
                             f"before {job['steps']} timed ones; mean solve rate of its steps {next(solved)} here, "
                             f"{next(solved)} in TRL")
     except Failed as error:
