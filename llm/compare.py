@@ -17,7 +17,9 @@ from fade_sim.store import write_atomic
 from llm import config
 from llm.sweep import PLAN
 
-CLEAR = 0.9  # share of the seeds that must have the sign of a difference
+CLEAR = 0.9  # share of the seeds that must have the sign of a difference,
+FEWEST = 3  # and how many seeds there must be
+DIGITS = 3  # what the table shows; a difference of 0 in it has no sign
 LAMBDA_SEEDS = 3  # seeds of the simulator that run again for Lambda
 
 
@@ -168,7 +170,8 @@ def difference(column: Column, quantity: Quantity, rule: str, reference: str) ->
     d = d[~np.isnan(d)]
     if not len(d):
         return None
-    sign = next((s for s in (1, -1) if (np.sign(d) == s).mean() >= CLEAR), 0)
+    signs = np.sign(np.round(d, DIGITS))
+    sign = next((s for s in (1, -1) if len(d) >= FEWEST and (signs == s).mean() >= CLEAR), 0)
     return Difference(float(np.median(d)), float(d.min()), float(d.max()), sign)
 
 
@@ -215,7 +218,7 @@ def markdown(rows: list[tuple], reference: str, note: str) -> str:
     """The whole table with the lines of `summary` above."""
 
     def cell(d: Difference | None) -> str:
-        return "-" if d is None else f"{d.median:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+        return "-" if d is None else "{:+.{n}f} [{:+.{n}f}, {:+.{n}f}]".format(*d[:3], n=DIGITS)
 
     lines = [f"# Rules minus {reference}: simulator and transformer", "", note, ""]
     lines += [f"- {line}" for line in summary(rows)]
@@ -231,14 +234,18 @@ def run(sweep: Path, simulation: Path | None, out: Path) -> list[str]:
 
     measured, complete, planned = read_sweep(sweep)
     paired = pairs(read_simulation(simulation) if simulation else [], measured)
-    note = (f"Medians over seeds of the difference at the end of training (of Lambda: of its largest value), paired by "
-            f"seed, with smallest and largest. A sign is clear where at least {CLEAR:.0%} of the seeds have it. "
-            f"{complete} of {planned} runs of the sweep are complete.")
+    beside = "; ".join(f"{own.name} (simulator: {kin.name})" for kin, own in paired if kin)
+    note = (f"Medians over seeds of the difference at the end of training (of Lambda: of its largest value, in the "
+            f"simulator over {LAMBDA_SEEDS} seeds), paired by seed, with smallest and largest. A sign is clear where "
+            f"there are at least {FEWEST} seeds and {CLEAR:.0%} of them have it; three seeds share a sign by chance "
+            f"in a quarter of all cases. Entropies are per arm in the simulator and per token in the transformer; "
+            f"Lambda is of the head there and of all parameters here. {complete} of {planned} runs are complete."
+            + (f" Regimes: {beside}." if beside else ""))
     rows = table(paired)
     draw(paired, note_of(paired, complete, planned), out)
-    beside = out.with_suffix(".md")
-    write_atomic(beside, markdown(rows, measured[0].labels[0], note).encode())
-    return [*summary(rows), f"{complete} of {planned} runs are complete", f"figure: {out}", f"table: {beside}"]
+    text = out.with_suffix(".md")
+    write_atomic(text, markdown(rows, measured[0].labels[0], note).encode())
+    return [*summary(rows), f"{complete} of {planned} runs are complete", f"figure: {out}", f"table: {text}"]
 
 
 def note_of(paired, complete: int, planned: int) -> str:
@@ -246,5 +253,6 @@ def note_of(paired, complete: int, planned: int) -> str:
     seeds = " and ".join(dict.fromkeys(
         f"{column.curves['rank-1 energy'].values.shape[1]} ({what})"
         for pair in paired for what, column in zip(("simulator", "transformer"), pair, strict=True) if column))
-    return (f"Median over seeds, band from smallest to largest; seeds: {seeds}; "
+    computed = f", Λ of the simulator {LAMBDA_SEEDS}" if any(kin for kin, _ in paired) else ""
+    return (f"Median over seeds, band from smallest to largest; seeds: {seeds}{computed}; "
             f"{complete} of {planned} runs of the transformer")

@@ -42,6 +42,7 @@ def _panel(ax, column: Column, title: str, labels: list[str]) -> None:
         if not column.stale or curve is None:
             ax.text(0.5, 0.5, "fresh rollouts: 0" if not column.stale else "not measured", transform=ax.transAxes,
                     ha="center", va="center")
+            ax.set_xticks([])
             ax.set_yticks([])
             return
         ax.set_yscale("log")

@@ -134,15 +134,22 @@ def test_a_sign_is_clear_where_nine_seeds_in_ten_have_it():
 
 
 def test_differences_are_paired_by_seed():
-    """Seeds far apart, the rule .01 above in each: a clear sign; missing runs drop out."""
-    d = difference(column([[0, 1, np.nan], [0.01, 1.01, 7]]), quantity("rank-1 energy"), "b", "a")
+    """Seeds far apart, the rule .01 above in each: a clear sign; missing runs drop out, and two seeds are too few."""
+    d = difference(column([[0, 1, 2, np.nan], [0.01, 1.01, 2.01, 7]]), quantity("rank-1 energy"), "b", "a")
     assert (d.median, d.sign) == (pytest.approx(0.01), 1)
+    d = difference(column([[0, 1, np.nan], [0.01, 1.01, 7]]), quantity("rank-1 energy"), "b", "a")
+    assert (d.median, d.sign) == (pytest.approx(0.01), 0)
+
+
+def test_what_the_table_shows_as_0_has_no_sign():
+    for size, sign in ((4e-4, 0), (6e-4, 1)):
+        assert difference(column([[0] * 3, [size] * 3]), quantity("rank-1 energy"), "b", "a").sign == sign
 
 
 def test_lambda_is_compared_by_its_largest_value():
     """5 at the first record, 1 and 2 at the last: the largest is 5 for both, no difference and no sign."""
-    at_end = difference(column([[1], [2]]), quantity("rank-1 energy"), "b", "a")
-    largest = difference(column([[1], [2]], "Lambda"), quantity("Lambda"), "b", "a")
+    at_end = difference(column([[1] * 3, [2] * 3]), quantity("rank-1 energy"), "b", "a")
+    largest = difference(column([[1] * 3, [2] * 3], "Lambda"), quantity("Lambda"), "b", "a")
     assert (at_end.median, at_end.sign, largest.median, largest.sign) == (1.0, 1, 0.0, 0)
 
 
@@ -154,7 +161,7 @@ def test_verdicts():
 
 def test_summary_counts_every_rule_once():
     labels = ("a", "b", "c", "d")
-    one, other = column([[0], [1], [1], [0]], labels=labels), column([[0], [2], [-1], [1]], labels=labels)
+    one, other = (column([[end] * 3 for end in ends], labels=labels) for ends in ((0, 1, 1, 0), (0, 2, -1, 1)))
     assert summary(table([(one, other)])) == ["r, rank-1 energy: agree: b; differ: c; unclear: d"]
 
 
