@@ -7,7 +7,7 @@ from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum")
+COMMANDS = ("check", "pretrain", "train", "sweep", "compare", "eval", "spectrum")
 
 
 def build_parser() -> Parser:
@@ -44,7 +44,15 @@ def build_parser() -> Parser:
     sweep.add_argument("config", help="TOML file or name of a shipped config")
     sweep.add_argument("--seeds", type=_count, default=3, help="number of seeds, from train.seed on (default 3)")
     sweep.add_argument("--out", required=True, help="folder of the sweep, new or to be continued")
+    sweep.add_argument("--limit", type=_count, help="stop after this many runs; the same command goes on")
     sweep.add_argument("--dry-run", action="store_true", help="list the runs and stop")
+
+    compare = sub.add_parser("compare", allow_abbrev=False, help="a sweep beside a run of the simulator",
+                             description="Curves of every rule, transformer and simulator side by side, and a table "
+                             "of where differences between rules have the same sign. Complete runs only.")
+    compare.add_argument("sweep", help="folder of fade-llm sweep")
+    compare.add_argument("--sim", metavar="FOLDER", help="run folder of fade-sim run; without it the transformer alone")
+    compare.add_argument("--out", required=True, metavar="FIGURE.png", help="picture; the table goes beside it as .md")
 
     evaluate = sub.add_parser("eval", allow_abbrev=False, help="pass@k of a model or of a finished run",
                               description="pass@k with intervals by prompt, on training, held-out and held-out-skill "

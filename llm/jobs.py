@@ -157,7 +157,18 @@ def sweep(args, free: dict[str, str]) -> None:
     """Every rule under every regime, several seeds; the same command again goes on where it stopped."""
     from llm import sweep as sweeps
 
-    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run)
+    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run, args.limit)
+
+
+def compare(args, free: dict[str, str]) -> None:
+    """A picture of a sweep beside the simulator's, and a table of where they agree in sign."""
+    from llm import compare as comparison
+
+    out = Path(args.out)
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise InputError(f"--out is {args.out!r}, expected a .png, .pdf or .svg; the table goes beside it as .md")
+    for line in comparison.run(Path(args.sweep), Path(args.sim) if args.sim else None, out):
+        print(line)
 
 
 # --- eval, spectrum ------------------------------------------------------------------------------------
