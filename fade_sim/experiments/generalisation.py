@@ -10,6 +10,7 @@ from fade_sim.experiments import matched
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER, Claim, Number, Score
 from fade_sim.experiments.numbers import below, beside_prototype, measured, raw, shown, spearman
 
+LATE = 0.9  # train pass@1 at which the rules are compared once more: that decides nothing
 RANGE = 0.1  # of the rules' mean rank-1 energy: below it rank has nothing to explain with
 CLAIM = Claim(
     "generalisation", "Suppressing failures, through the low rank of its update, costs generalisation",
@@ -120,6 +121,9 @@ def regime_numbers(name: str, trace) -> list[Number]:
         gap(f"held-out pass@100 {at}", at_level(name, trace, "test_pass@100"), low, base),
         gap(f"steps {at}", matched.steps_to(trace, level), low, base),
     ]
+    late = matched.at_level(trace, "test_pass@1", LATE)
+    rows += [gap(f"held-out pass@1 later, at train pass@1 {LATE:g}", late, a, b)
+             for a, b in ((low, base), (row["asym_pure_loo(0.25)"], row["asym_pure_loo(4)"]))]
     train, test = trace.last("train_pass@1"), trace.last("test_pass@1")
     rows += [measured(f"{name}: held-out pass@1 at the end, asym_delta(0.3) - dr_grpo", test[low] - test[base],
                       prototype=PROTOTYPE.get(name, ""))]
