@@ -219,6 +219,8 @@ def _pooled(name: str, found: dict, moment: str) -> Number:
     fit = matched.slope(x, values)
     there = fit.per_seed[np.isfinite(fit.per_seed)]
     slope = f"slope {there.mean():+.4f}" if len(there) else "no seed in which all of them reach it"
+    if 0 < len(there) < len(fit.per_seed):
+        slope += f"; {len(fit.per_seed) - len(there)} of {len(fit.per_seed)} seeds have no value"
     return Number(f"{name}: R2 of H {moment} over all {len(x)} rules", fit.r2, seeds=len(there), note=slope)
 
 
