@@ -61,7 +61,7 @@ METRIC = {"H": "train_entropy", "H_S": "train_entropy_success", "H_F": "train_en
 MOMENTS = (*(f"at {level:g}".replace("0.", ".") for level in LEVELS), "at the end")
 _TRAIN = {"steps": 800, "record": 10, "lr": 10.0, "lr_table": 0.0, "group_size": 16}
 _STEP = {"labels": ("asym_pure_loo(0.125)", "asym_pure_loo(1)", "asym_pure_loo(8)", "baseline(0)", "baseline(1)"),
-         "world": {"train_prompts": 64, "test_prompts": 1}, "head_lr": (1.0, 0.25), "head_seeds": 4,
+         "world": {"train_prompts": 64, "test_prompts": 1}, "head_lr": (1.0, 0.25), "head_seeds": 10,
          "table": {"lr": 0.0, "lr_table": 1.0, "group_size": 4, "prompts": 64}}
 SETTINGS = {
     "quick": {"regimes": tuple(REGIMES)[:6], "train": {**_TRAIN, "seeds": 10}, "one_step": {**_STEP, "seeds": 100}},
