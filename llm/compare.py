@@ -29,13 +29,14 @@ class Quantity(NamedTuple):
     title: str
     simulated: str  # field of arrays.npz; Lambda is computed
     measured: tuple[str, ...]  # where it is in a line of metrics.jsonl
+    averaged: bool = False  # over the steps since the last record: what every step has
     largest: bool = False  # compared by its largest value over the steps, not by its last
 
 
 QUANTITIES = (
     Quantity("rank-1 energy", "rank1", ("rank1",)),
-    Quantity("H_S (nats)", "train_entropy_success", ("entropy_success",)),
-    Quantity("H_F (nats)", "train_entropy_failure", ("entropy_failure",)),
+    Quantity("H_S (nats)", "train_entropy_success", ("entropy_success",), averaged=True),
+    Quantity("H_F (nats)", "train_entropy_failure", ("entropy_failure",), averaged=True),
     Quantity("pass@1, training", "train_pass@1", ("eval", "train", "pass@1", "mean")),
     Quantity("pass@1, held out", "test_pass@1", ("eval", "held_out", "pass@1", "mean")),
     Quantity("Lambda", "", ("Lambda",), largest=True),
@@ -94,7 +95,7 @@ def read_sweep(folder: Path) -> tuple[list[Column], int, int]:
 def read_run(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """(steps of the records (R,), values (quantities, R)) of a complete run.
 
-    What every step has is averaged from one record to the next, the first record is the first step.
+    Entropies are averaged from one record to the next; the first record is the first step.
     """
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = np.array([row["step"] for row in rows if "eval" in row])
@@ -104,7 +105,8 @@ def read_run(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         window = [row for row in rows if after < row["step"] <= max(step, 1)]
         for q, quantity in enumerate(QUANTITIES):
             values = [v for v in (_at(row, quantity.measured) for row in window) if v is not None]
-            out[q, r] = np.mean(values) if values else np.nan
+            if values:
+                out[q, r] = np.mean(values) if quantity.averaged else values[-1]
     return steps, out
 
 
