@@ -166,8 +166,8 @@ def score(results: dict) -> Score:
     numbers += _step_numbers(results) + _slope_numbers()
     total = len(results["traces"]) * len(MOMENTS)
     verdict = HOLDS if len(held) == total else UNDER if held else FAILS
-    because = (f"Slope of H against log(m_S/m_F), asym_pure_loo, at solve rate .8: {'; '.join(said)}. It holds at "
-               f"{len(held)} of {total} regimes and moments.")
+    because = (f"It holds at {len(held)} of {total} regimes and moments. Slope of H against log(m_S/m_F), "
+               f"asym_pure_loo, at solve rate .8: {'; '.join(said)}.")
     return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS,
                  beside_prototype(numbers, DIFFERS))
 

@@ -52,7 +52,7 @@ SETTINGS = {
 PROTOTYPE = {  # held-out pass@1 after 1500 steps, asym_delta(0.3) - dr_grpo; those runs had a table, lr_table 1
     "stale 30, lr 40": "-.195", "stale 30, lr 10": "-.107",
 }
-DIFFERS = (("stale 30", "the prototype's policy had a per-prompt table and ran for 1500 steps"),)
+DIFFERS = (("stale 30", "the prototype's policy had a per-prompt table, over 1500 steps"),)
 LIMITS = (
     "Held-out prompts are new prompts of the same world: same skills, same common direction. Transfer to other "
     "skills is not tested.",
@@ -92,8 +92,8 @@ def score(results: dict) -> Score:
         said.append(f"{name} {shown(sign)}")
     numbers.append(pooled(results))
     verdict = HOLDS if len(held) == len(results) else UNDER if held else FAILS
-    because = (f"Held-out pass@1 at equal train pass@1, asym_delta(0.3) - dr_grpo: {'; '.join(said)}. Sign predicts it "
-               f"in {len(signs)} of {len(results)} regimes, rank in {len(ranks)}, both in {len(held)}.")
+    because = (f"Sign predicts it in {len(signs)} of {len(results)} regimes, rank in {len(ranks)}, both in "
+               f"{len(held)}. Held-out pass@1 at equal train pass@1, asym_delta(0.3) - dr_grpo: {'; '.join(said)}.")
     return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS,
                  beside_prototype(numbers, DIFFERS))
 

@@ -32,7 +32,9 @@ def raw(name: str, compare, train: dict, world: dict | None = None, controller: 
 
 
 def shown(number: Number, digits: int = 3) -> str:
-    """`+0.123 [+0.100, +0.146]`, for sentences."""
+    """`+0.123 [+0.100, +0.146]`, for sentences; `no value` where no seed has one."""
+    if not np.isfinite(number.value):
+        return "no value"
     return f"{number.value:+.{digits}f} [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
 
 

@@ -131,9 +131,10 @@ def score(results: dict) -> Score:
     verdict = HOLDS if len(held) == len(regimes) else UNDER if held else FAILS
     found = {row.name: row for row in numbers}
     first = [found[f"{name}: excess of asym_delta(0.3)"] for name in regimes]
-    because = "Excess rank-1 energy of asym_delta(0.3) over dr_grpo: " + "; ".join(
-        f"{name} {shown(row)}" for name, row in zip(regimes, first, strict=True)) + (
-        f". The update turns unstable at Lambda = {found['Lambda at which growth starts'].value:.5f} (predicted 1).")
+    because = (f"A collapse in {len(held)} of {len(regimes)} regimes; the update turns unstable at Lambda = "
+               f"{found['Lambda at which growth starts'].value:.5f} (predicted 1). Excess rank-1 energy of "
+               "asym_delta(0.3) over dr_grpo: " + "; ".join(
+                   f"{name} {shown(row)}" for name, row in zip(regimes, first, strict=True)) + ".")
     return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS,
                  beside_prototype(numbers, DIFFERS))
 
