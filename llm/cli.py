@@ -7,7 +7,7 @@ from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "sweep", "compare", "eval", "spectrum")
+COMMANDS = ("check", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum")
 
 
 def build_parser() -> Parser:
@@ -61,6 +61,17 @@ def build_parser() -> Parser:
     evaluate.add_argument("--config", help="config with the problems (default: the run's own, or tiny)")
     evaluate.add_argument("--json", metavar="FILE", help="also write the numbers")
 
+    rollout = sub.add_parser("rollout", allow_abbrev=False, help="record rollouts of a model, for fade-sim replay",
+                             description="A JSONL file with a line per prompt: rewards, mean entropy, texts. `fade-sim "
+                             "replay FILE --group-size 8` then says what every rule would weigh. Any setting: "
+                             "--rollout.temperature 0.7 ...")
+    rollout.add_argument("folder", help="a model folder, or a run folder")
+    rollout.add_argument("--out", required=True, metavar="FILE.jsonl", help="file to create")
+    rollout.add_argument("--set", default="train", help="train, held_out, held_out_skill (as many problems as "
+                         "data.eval_prompts; default train), or all_train")
+    rollout.add_argument("--group-size", type=_count, default=64, metavar="G", help="rollouts a prompt (default 64)")
+    rollout.add_argument("--config", help="config with the problems (default: the run's own, or tiny)")
+
     spectrum = sub.add_parser("spectrum", allow_abbrev=False, help="ranks of the difference of two checkpoints",
                               description="Rank-1 energy, stable and effective rank of every matrix of the difference "
                               "of two safetensors checkpoints (folders or files) of any model, one matrix at a time.")
@@ -89,7 +100,7 @@ def parse(argv: list[str]):
     if command and not command.startswith("-") and command not in COMMANDS:
         raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     free: dict[str, str] = {}
-    if command in ("pretrain", "train", "sweep", "eval"):
+    if command in ("pretrain", "train", "sweep", "eval", "rollout"):
         argv, free = split_options(argv, lambda key: "." in key)
     args, extra = parser.parse_known_args(argv)
     if extra:

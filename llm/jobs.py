@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fade_sim import __version__, store
 from fade_sim import config as shared
-from fade_sim.errors import InputError
+from fade_sim.errors import InputError, nearest
 from llm import config
 
 
@@ -174,15 +174,49 @@ def compare(args, free: dict[str, str]) -> None:
 # --- eval, spectrum ------------------------------------------------------------------------------------
 
 
-def evaluate(args, free: dict[str, str]) -> None:
-    """pass@k of a model folder or a finished run."""
+def _finished(args, free: dict[str, str]):
+    """Settings of a model folder or of a finished run."""
     folder = Path(args.folder)
     run = (folder / "config.toml").is_file()
     path = folder / "model" if run else folder
     if run and not path.is_dir():
         raise InputError(f"{folder}: this run is not complete, it has no model yet")
-    settings = config.load(args.config or (folder / "config.toml" if run else "tiny"),
-                           {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
+    return config.load(args.config or (folder / "config.toml" if run else "tiny"),
+                       {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
+
+
+def rollout(args, free: dict[str, str]) -> None:
+    """Record rollouts of a model, for `fade-sim replay`."""
+    import json
+
+    settings, out = _finished(args, free), Path(args.out)
+    if out.suffix != ".jsonl":
+        raise InputError(f"--out is {args.out!r}, expected a .jsonl file")
+    if out.exists():
+        raise InputError(f"{out}: already exists")
+    from llm.data import problems
+    from llm.evaluate import record
+    from llm.parallel import Ranks
+
+    split = problems(settings.data)
+    sets = {"all_train": split.train, **split.evaluation}
+    if args.set not in sets:
+        raise InputError(f"unknown --set {args.set!r}{nearest(args.set, sets)}")
+    policy, tokenizer, _ = _policies(settings, Ranks())
+    asked, lines, solved = sets[args.set], [], 0
+    with _bar("recording", len(asked)) as advance:
+        for row in record(policy, _roller(settings, policy, tokenizer), asked, args.group_size, settings.train.seed):
+            lines.append(json.dumps(row))
+            solved += sum(row["rewards"])
+            advance(len(lines), f"solve rate {solved / len(lines) / args.group_size:.3f}")
+    store.write_atomic(out, ("\n".join(lines) + "\n").encode())
+    print(f"{len(lines)} prompts, {len(lines) * args.group_size} rollouts, solve rate "
+          f"{solved / len(lines) / args.group_size:.3f}: {out}")
+
+
+def evaluate(args, free: dict[str, str]) -> None:
+    """pass@k of a model folder or a finished run."""
+    settings = _finished(args, free)
     from llm.data import problems
     from llm.evaluate import evaluate as run_eval
     from llm.parallel import Ranks
@@ -190,7 +224,7 @@ def evaluate(args, free: dict[str, str]) -> None:
     policy, tokenizer, _ = _policies(settings, Ranks())
     got = run_eval(policy, _roller(settings, policy, tokenizer), problems(settings.data).evaluation, settings.data,
                    Ranks(), settings.train.seed)
-    _print_eval(str(folder), got)
+    _print_eval(args.folder, got)
     if args.json:
         store.write_atomic(Path(args.json), (store.to_json(got, indent=1) + "\n").encode())
 

@@ -122,7 +122,7 @@ class Roller:
         prompts = self.encode([problems[i].prompt for i in index])
         answers = self.sampler.sample(policy, prompts, group_size, [[*seed, k] for k in groups])
         check_answers(answers, len(prompts) * group_size)
-        texts = self.decode(answers)
+        texts = self.decode(answers.ids, answers.mask)
         expected = [problems[i].answer for i in index for _ in range(group_size)]
         reward = judge(self.verifier, texts, expected, answers.finished.tolist())
         ids, real = pad_left([p for p in prompts for _ in range(group_size)], self.pad, "cpu")
@@ -144,9 +144,10 @@ class Roller:
                 raise InputError(f"prompt {prompt!r} has no tokens")
         return ids
 
-    def decode(self, answers: Answers) -> list[str]:
-        keep = answers.mask & ~torch.isin(answers.ids, torch.tensor(self.stop))
-        return self.tokenizer.batch_decode([row[k].tolist() for row, k in zip(answers.ids, keep, strict=True)])
+    def decode(self, ids, mask) -> list[str]:
+        """Text of the tokens (N, T) where mask is True, end tokens left out."""
+        keep = mask & ~torch.isin(ids, torch.tensor(self.stop))
+        return self.tokenizer.batch_decode([row[k].tolist() for row, k in zip(ids, keep, strict=True)])
 
 
 def check_answers(answers: Answers, rows: int) -> None:

@@ -45,7 +45,8 @@ def in_seconds(arguments, folder, small_model):
             subprocess.run([sys.executable, "-m", module, *command], cwd=folder, check=True, capture_output=True,
                            timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
     long = arguments[0] in ("train", "sweep") and "--dry-run" not in arguments
-    return [*arguments, *SMALL_RUN] if long else [*arguments, *SMALL_RUN[-2:]] if arguments[0] == "eval" else arguments
+    few = SMALL_RUN if long else SMALL_RUN[-2:] if arguments[0] in ("eval", "rollout") else []
+    return [*arguments, *few]
 
 
 @pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW))
