@@ -29,10 +29,12 @@ class Report(NamedTuple):
     checks: list[Check]
     said: list[str]
     rounds: int
-    seconds: float
+    seconds: float | None  # per cell and round; None where a cell is a process that runs to its end
     load_before: float
     load_after: float
     began: float
+    title: str = "Speed"
+    method: str | None = None  # how it was timed, where that is not METHOD
 
 
 def console(stderr: bool = False) -> Console:
@@ -47,11 +49,13 @@ def heading(found: Report) -> list[str]:
         f"{date}, commit {timing.commit()}, {timing.machine()}",
         timing.versions() + f"; BLAS {timing.blas()}",
         f"load {found.load_before:.2f} at the start, {found.load_after:.2f} at the end (this run is 1 of it); "
-        f"{found.rounds} rounds of about {found.seconds:g} s per cell",
+        f"{found.rounds} rounds" + (f" of about {found.seconds:g} s per cell" if found.seconds else ""),
     ]
 
 
-def method() -> str:
+def method(found: Report) -> str:
+    if found.method is not None:
+        return found.method
     from benchmarks.problem import SHAPES
 
     return METHOD.format(shapes=", ".join(f"{name} {shape}: the first {shape.steps}" for name, shape in SHAPES.items()))
@@ -83,13 +87,13 @@ def show(found: Report) -> None:
         section = row.section
         table.add_row(*cells(row))
     out.print(table)
-    out.print(method(), soft_wrap=True)
+    out.print(method(found), soft_wrap=True)
     out.print(f"{len(found.checks)} checks passed before the timing", soft_wrap=True)
 
 
 def write(found: Report, path: Path) -> None:
     """The same as Markdown, with the checks."""
-    lines = ["# Speed", "", *(f"{line}  " for line in heading(found)), "", method(), ""]
+    lines = [f"# {found.title}", "", *(f"{line}  " for line in heading(found)), "", method(found), ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|---|--:|--:|--:|--:|---|---|"]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in found.rows]
     if found.said:

@@ -275,7 +275,7 @@ def _regimes(base: dict, rows: list[dict], where: str, notes: list[str]) -> tupl
     out: list[Regime] = []
     for i, row in enumerate(rows or [{}]):
         place = f"{where}: [[regime]] {i + 1}" if rows else where
-        _known(row, ("name", "train", "world"), place, "key")
+        _known(row, ("name", "train", "world", *TRAINER_SECTIONS), place, "key")
         train = {**base["train"], **_table(row, "train", place)}
         world = {**base["world"], **_table(row, "world", place)}
         preset = world.get("name", "default")

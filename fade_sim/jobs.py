@@ -98,7 +98,7 @@ def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs,"),
                TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"))
-    traces = {}
+    traces, worlds = {}, {}
     with Progress(*columns, console=_console(stderr=True)) as progress:
         for regime in cfg.regimes:
             runs = len(cfg.contenders) * regime.train.seeds
@@ -108,7 +108,7 @@ def _simulate(cfg: config.Config, threads: int | None, rates: dict) -> dict:
                 progress.advance(task, steps * share)
 
             traces[regime.name] = simulate(regime, cfg.contenders, threads=threads, progress=advance,
-                                           solve_rates=rates[regime.name])
+                                           solve_rates=rates[regime.name], worlds=worlds)
             progress.update(task, completed=runs)
     return traces
 

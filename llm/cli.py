@@ -8,7 +8,7 @@ from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "sweep", "eval", "spectrum", "judge")
+COMMANDS = ("check", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge")
 
 _JUDGE = """Runs programs on the tests of their problems, each test in a sandbox of its own, and prints a verdict for
 each. A line of FILE is one problem with its "solution" (or a list, "solutions"), in one of three forms:
@@ -56,7 +56,15 @@ def build_parser() -> Parser:
     sweep.add_argument("config", help="TOML file or name of a shipped config")
     sweep.add_argument("--seeds", type=_count, default=3, help="number of seeds, from train.seed on (default 3)")
     sweep.add_argument("--out", required=True, help="folder of the sweep, new or to be continued")
+    sweep.add_argument("--limit", type=_count, help="stop after this many runs; the same command goes on")
     sweep.add_argument("--dry-run", action="store_true", help="list the runs and stop")
+
+    compare = sub.add_parser("compare", allow_abbrev=False, help="a sweep beside a run of the simulator",
+                             description="Curves of every rule, transformer and simulator side by side, and a table "
+                             "of where differences between rules have the same sign. Complete runs only.")
+    compare.add_argument("sweep", help="folder of fade-llm sweep")
+    compare.add_argument("--sim", metavar="FOLDER", help="run folder of fade-sim run; without it the transformer alone")
+    compare.add_argument("--out", required=True, metavar="FIGURE.png", help="picture; the table goes beside it as .md")
 
     evaluate = sub.add_parser("eval", allow_abbrev=False, help="pass@k of a model or of a finished run",
                               description="pass@k with intervals by prompt, on training, held-out and held-out-skill "
@@ -64,6 +72,17 @@ def build_parser() -> Parser:
     evaluate.add_argument("folder", help="a model folder, or a run folder")
     evaluate.add_argument("--config", help="config with the problems (default: the run's own, or tiny)")
     evaluate.add_argument("--json", metavar="FILE", help="also write the numbers")
+
+    rollout = sub.add_parser("rollout", allow_abbrev=False, help="record rollouts of a model, for fade-sim replay",
+                             description="A JSONL file with a line per prompt: rewards, mean entropy, texts. `fade-sim "
+                             "replay FILE --group-size 8` then says what every rule would weigh. Any setting: "
+                             "--rollout.temperature 0.7 ...")
+    rollout.add_argument("folder", help="a model folder, or a run folder")
+    rollout.add_argument("--out", required=True, metavar="FILE.jsonl", help="file to create")
+    rollout.add_argument("--set", default="train", help="train, held_out, held_out_skill (as many problems as "
+                         "data.eval_prompts; default train), or all_train")
+    rollout.add_argument("--group-size", type=_count, default=64, metavar="G", help="rollouts a prompt (default 64)")
+    rollout.add_argument("--config", help="config with the problems (default: the run's own, or tiny)")
 
     spectrum = sub.add_parser("spectrum", allow_abbrev=False, help="ranks of the difference of two checkpoints",
                               description="Rank-1 energy, stable and effective rank of every matrix of the difference "
@@ -118,7 +137,7 @@ def parse(argv: list[str]):
     if command and not command.startswith("-") and command not in COMMANDS:
         raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     free: dict[str, str] = {}
-    if command in ("pretrain", "train", "sweep", "eval"):
+    if command in ("pretrain", "train", "sweep", "eval", "rollout"):
         argv, free = split_options(argv, lambda key: "." in key)
     args, extra = parser.parse_known_args(argv)
     if extra:

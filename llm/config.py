@@ -51,20 +51,18 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
     """
     raw, where = config.read_toml(shipped().get(str(source), source) if not Path(source).is_file() else source)
     _refuse_misplaced(raw, where)
-    overrides = dict(overrides or {})
-    own = {name: dict(raw.get(name, {})) if isinstance(raw.get(name, {}), dict) else raw[name] for name in SECTIONS}
-    for dotted in [key for key in overrides if key.partition(".")[0] in SECTIONS]:
-        section, _, key = dotted.partition(".")
-        own[section][key] = overrides.pop(dotted)
+    given = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] in SECTIONS}
+    overrides = {key: value for key, value in (overrides or {}).items() if key not in given}
     for dotted in overrides:
         _refuse_foreign(dotted)
     shared = {key: value for key, value in raw.items() if key not in SECTIONS}
     if alone:  # the rule does not matter: eval, pretrain
         shared = {key: value for key, value in shared.items() if key not in ("compare", "regime")}
     cfg = config.resolve(shared, overrides, where)
-    sections = {name: _section(own[name], name, where) for name in SECTIONS}
     contender = _pick(cfg.contenders, rule, "label", "rule", where)
     chosen = _pick(cfg.regimes, regime, "name", "regime", where)
+    row = _regime_row(shared.get("regime", []), cfg.regimes, chosen, where)
+    sections = {name: _section(raw.get(name, {}), row.get(name, {}), given, name, where) for name in SECTIONS}
     _check(chosen.train, sections, contender, where)
     notes = tuple(n for n in cfg.notes) + _notes(raw, chosen)
     row = next(r for r in cfg.raw["compare"] if r["label"] == contender.label)
@@ -107,7 +105,7 @@ def check_config(source: str) -> str:
             lines.append(f"  controller: {shown}")
     for name, kind in SECTIONS.items():
         if name in raw:
-            section = _section(raw[name], name, where)
+            section = _section(raw[name], {}, {}, name, where)
             changed = {k: v for k, v in msgspec.to_builtins(section).items() if v != msgspec.to_builtins(kind())[k]}
             lines.append(f"[{name}] " + (", ".join(f"{k} = {v}" for k, v in changed.items()) or "as by default"))
     return "\n".join(lines)
@@ -116,10 +114,25 @@ def check_config(source: str) -> str:
 # --- parts ---------------------------------------------------------------------------------------------
 
 
-def _section(table, name: str, where: str):
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: {name} is {table!r}, expected a table [{name}]")
-    return config.section(table, SECTIONS[name], where, name)
+def _section(table, of_regime, given: dict, name: str, where: str):
+    """A section of the file, under those of its [[regime]] and the overrides {"name.key": value}."""
+    for one in (table, of_regime):
+        if not isinstance(one, dict):
+            raise InputError(f"{where}: {name} is {one!r}, expected a table [{name}]")
+    over = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == name}
+    return config.section({**table, **of_regime, **over}, SECTIONS[name], where, name)
+
+
+def _regime_row(rows: list, regimes, chosen, where: str) -> dict:
+    """The [[regime]] row of a regime, with the sections that hold in it alone."""
+    if not rows:
+        return {}
+    if len(rows) != len(regimes):  # overrides made some equal but for the trainer's sections
+        if any(name in row for row in rows for name in SECTIONS):
+            raise InputError(f"{where}: these overrides make two regimes equal whose trainer sections may differ; "
+                             "choose other overrides")
+        return {}
+    return rows[regimes.index(chosen)]
 
 
 def _refuse_misplaced(raw: dict, where: str) -> None:

@@ -1,4 +1,6 @@
-"""pass@k on training and held-out problems, with intervals by prompt."""
+"""pass@k on training and held-out problems, with intervals by prompt; rollouts to be replayed under every rule."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -8,7 +10,8 @@ from llm.parallel import Ranks
 from llm.rollout import Roller
 from llm.settings import Data
 
-_STREAM = 0xE7A1  # random numbers of evaluation, apart from those of training
+_STREAM, _RECORD = 0xE7A1, 0x4EC0  # random numbers of evaluation and of recording, apart from those of training
+_BLOCK = 16  # problems recorded at a time
 
 
 def evaluate(policy, roller: Roller, sets: dict[str, list[Problem]], data: Data, ranks: Ranks, seed: int) -> dict:
@@ -52,3 +55,23 @@ def count(policy, roller: Roller, problems: list[Problem], rollouts: int, ranks:
                                                                                  / rollouts),
         "truncated": float(table[:, 3].sum() / table[:, 0].size / rollouts),
     }
+
+
+def record(policy, roller: Roller, problems: list[Problem], group_size: int, seed: int) -> Iterator[dict]:
+    """A line of the format of `fade_sim.recordings` per problem: rewards in the order drawn, entropy in nats per token,
+    and what a person looks for: prompt, answer, texts. Random numbers depend on the seed and a problem's place alone.
+    Rollouts that could not be judged are left out, and a problem without any other.
+    """
+    for first in range(0, len(problems), _BLOCK):
+        block = list(range(first, min(first + _BLOCK, len(problems))))
+        got = roller.collect(policy, problems, block, block, group_size, [seed, _RECORD], 0)
+        texts = roller.decode(got.ids, got.answer)
+        for j, i in enumerate(block):
+            rows = slice(j * group_size, (j + 1) * group_size)
+            judged = (got.valid[rows].nonzero()[:, 0] + rows.start).tolist()
+            if not judged:
+                continue
+            yield {"prompt_id": i, "task": problems[i].skill,
+                   "entropy": float(got.entropy[rows].double().sum() / got.length[rows].sum()),
+                   "rewards": [int(r) for r in got.reward[judged].tolist()],
+                   "prompt": problems[i].prompt, "answer": problems[i].answer, "texts": [texts[k] for k in judged]}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fade_sim import __version__, store
 from fade_sim import config as shared
-from fade_sim.errors import InputError
+from fade_sim.errors import InputError, nearest
 from llm import config
 
 
@@ -165,21 +165,67 @@ def sweep(args, free: dict[str, str]) -> None:
     """Every rule under every regime, several seeds; the same command again goes on where it stopped."""
     from llm import sweep as sweeps
 
-    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run)
+    sweeps.run(args.config, _overrides(free), args.seeds, Path(args.out), args.dry_run, args.limit)
+
+
+def compare(args, free: dict[str, str]) -> None:
+    """A picture of a sweep beside the simulator's, and a table of where they agree in sign."""
+    from llm import compare as comparison
+
+    out = Path(args.out)
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise InputError(f"--out is {args.out!r}, expected a .png, .pdf or .svg; the table goes beside it as .md")
+    for line in comparison.run(Path(args.sweep), Path(args.sim) if args.sim else None, out):
+        print(line)
 
 
 # --- eval, spectrum ------------------------------------------------------------------------------------
 
 
-def evaluate(args, free: dict[str, str]) -> None:
-    """pass@k of a model folder or a finished run."""
+def _finished(args, free: dict[str, str]):
+    """Settings of a model folder or of a finished run."""
     folder = Path(args.folder)
     run = (folder / "config.toml").is_file()
     path = folder / "model" if run else folder
     if run and not path.is_dir():
         raise InputError(f"{folder}: this run is not complete, it has no model yet")
-    settings = config.load(args.config or (folder / "config.toml" if run else "tiny"),
-                           {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
+    return config.load(args.config or (folder / "config.toml" if run else "tiny"),
+                       {**_overrides(free), "model.path": str(path), "model.lora_rank": 0}, alone=True)
+
+
+def rollout(args, free: dict[str, str]) -> None:
+    """Record rollouts of a model, for `fade-sim replay`."""
+    import json
+
+    settings, out = _finished(args, free), Path(args.out)
+    if out.suffix != ".jsonl":
+        raise InputError(f"--out is {args.out!r}, expected a .jsonl file")
+    if out.exists():
+        raise InputError(f"{out}: already exists")
+    from llm.data import problems
+    from llm.evaluate import record
+    from llm.parallel import Ranks
+
+    split = problems(settings.data)
+    sets = {"all_train": split.train, **split.evaluation}
+    if args.set not in sets:
+        raise InputError(f"unknown --set {args.set!r}{nearest(args.set, sets)}")
+    policy, tokenizer, _ = _policies(settings, Ranks())
+    asked, lines, solved, judged = sets[args.set], [], 0, 0
+    with _bar("recording", len(asked)) as advance:
+        for row in record(policy, _roller(settings, policy, tokenizer), asked, args.group_size, settings.train.seed):
+            lines.append(json.dumps(row))
+            solved, judged = solved + sum(row["rewards"]), judged + len(row["rewards"])
+            advance(len(lines), f"solve rate {solved / judged:.3f}")
+    if not lines:
+        raise InputError("no rollout could be judged: there is nothing to record")
+    store.write_atomic(out, ("\n".join(lines) + "\n").encode())
+    print(f"{len(lines)} prompts, {judged} rollouts, solve rate {solved / judged:.3f}: {out}")
+
+
+def evaluate(args, free: dict[str, str]) -> None:
+    """pass@k of a model folder or a finished run."""
+    settings = _finished(args, free)
     from llm.data import problems
     from llm.evaluate import evaluate as run_eval
     from llm.parallel import Ranks
@@ -189,7 +235,7 @@ def evaluate(args, free: dict[str, str]) -> None:
     roller, sets = _roller(settings, policy, tokenizer), problems(settings.data).evaluation
     check_answers(roller.verifier, [p.answer for p in chain(*sets.values())])
     got = run_eval(policy, roller, sets, settings.data, Ranks(), settings.train.seed)
-    _print_eval(str(folder), got)
+    _print_eval(args.folder, got)
     if args.json:
         store.write_atomic(Path(args.json), (store.to_json(got, indent=1) + "\n").encode())
 

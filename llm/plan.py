@@ -24,8 +24,9 @@ def plan(settings, ranks: int) -> str:
                                   (("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"), ("vocab_size", "")))
     train, parallel, rollout = settings.train, settings.parallel, settings.rollout
     stored = 2 if settings.model.dtype == "bfloat16" else 4
-    trained = total if not settings.model.lora_rank else min(
-        2 * settings.model.lora_rank * 7 * hidden * layers, total)  # about 7 linear layers a block
+    trained = vocabulary * hidden if settings.model.trained == "head" else total
+    if settings.model.lora_rank:
+        trained = min(2 * settings.model.lora_rank * 7 * hidden * layers, total)  # about 7 linear layers a block
     moments = 8 if train.optimizer == "adam" else 0
     master = 4 if stored == 2 else 0
     copies = 2 if settings.loss.kl != "none" else 1

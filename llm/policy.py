@@ -123,6 +123,11 @@ def prepare(model, settings: Model) -> Policy:
         lora.add(model, settings.lora_rank, settings.lora_alpha)
     policy = Policy(model)
     check_head(policy)
+    if settings.trained == "head":
+        if settings.lora_rank:
+            raise InputError("model.trained is 'head' and model.lora_rank is not 0: give one of them")
+        model.requires_grad_(False)
+        policy.head.requires_grad_(True)
     return policy
 
 

@@ -46,9 +46,10 @@ def new_policy(settings: Pretrain) -> tuple[Policy, object]:
 
 def supervised(problems: list[Problem], roller: Roller) -> dict[str, torch.Tensor]:
     """Inputs of `Policy.forward("score")`: prompts padded on the left, answers with their end token on the right."""
-    ids, real = pad_left([roller.encode(p.prompt) for p in problems], roller.pad, "cpu")
+    ids, real = pad_left(roller.encode([p.prompt for p in problems]), roller.pad, "cpu")
     end = [roller.tokenizer.eos_token_id]
-    answers = [roller.tokenizer(p.answer, add_special_tokens=False)["input_ids"] + end for p in problems]
+    answers = roller.tokenizer([p.answer for p in problems], add_special_tokens=False)["input_ids"]
+    answers = [row + end for row in answers]
     width = max(map(len, answers))
     right = torch.tensor([row + [roller.pad] * (width - len(row)) for row in answers])
     mask = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in answers])

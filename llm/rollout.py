@@ -58,7 +58,9 @@ class OwnSampler:
         from transformers import DynamicCache
 
         device, steps = policy.device, self.settings.max_tokens
-        ids, prompt = pad_left(rows, self.pad, device)
+        distinct = {row: i for i, row in enumerate(dict.fromkeys(map(tuple, rows)))}  # the answers share a prompt
+        of = torch.tensor([distinct[tuple(row)] for row in rows], device=device)
+        ids, prompt = pad_left(list(distinct), self.pad, device)
         attention = prompt.long()
         padded = not bool(prompt.all())
         position = (attention.cumsum(dim=1) - 1).clamp(min=0)
@@ -68,6 +70,9 @@ class OwnSampler:
         columns = []
         for t in range(steps):
             z = policy.next_logits(ids, attention if padded else None, position, cache) / self.settings.temperature
+            if t == 0:  # from a row per prompt to a row per answer
+                z, attention, position = z[of], attention[of], position[of]
+                cache.batch_select_indices(of)
             share = torch.softmax(z, dim=-1)
             token = invert(share, uniform[:, t].to(device))
             logprob = torch.log_softmax(z, dim=-1).gather(-1, token[:, None])[:, 0]
@@ -93,10 +98,10 @@ def invert(share, uniform) -> torch.Tensor:
     return torch.minimum(token, last)
 
 
-def pad_left(rows: list[list[int]], pad: int, device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, True where real), both (N, longest)."""
+def pad_left(rows: list, pad: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, True where real), both (N, longest); rows: N lists or tuples of tokens."""
     width = max(map(len, rows))
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], dtype=torch.long, device=device)
+    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], dtype=torch.long, device=device)
     real = torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows], device=device)
     return ids, real
 
@@ -114,10 +119,10 @@ class Roller:
     def collect(self, policy, problems: list[Problem], index: list[int], groups: list[int], group_size: int,
                 seed: list[int], born: int) -> Rollouts:
         """Rollouts of `groups`; group i answers problems[index[i]]. seed + [group]: its seed sequence."""
-        prompts = [self.encode(problems[i].prompt) for i in index]
+        prompts = self.encode([problems[i].prompt for i in index])
         answers = self.sampler.sample(policy, prompts, group_size, [[*seed, k] for k in groups])
         check_answers(answers, len(prompts) * group_size)
-        texts = self.decode(answers)
+        texts = self.decode(answers.ids, answers.mask)
         expected = [problems[i].answer for i in index for _ in range(group_size)]
         reward = judge(self.verifier, texts, expected, answers.finished.tolist())
         ids, real = pad_left([p for p in prompts for _ in range(group_size)], self.pad, "cpu")
@@ -133,15 +138,17 @@ class Roller:
             born=torch.full((len(reward),), born),
         )
 
-    def encode(self, prompt: str) -> list[int]:
-        ids = self.tokenizer(prompt)["input_ids"]
-        if not ids:
-            raise InputError(f"prompt {prompt!r} has no tokens")
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        ids = self.tokenizer(prompts)["input_ids"]  # one call: each costs more than the tokens of a short prompt
+        for prompt, tokens in zip(prompts, ids, strict=True):
+            if not tokens:
+                raise InputError(f"prompt {prompt!r} has no tokens")
         return ids
 
-    def decode(self, answers: Answers) -> list[str]:
-        keep = answers.mask & ~torch.isin(answers.ids, torch.tensor(self.stop))
-        return self.tokenizer.batch_decode([row[k].tolist() for row, k in zip(answers.ids, keep, strict=True)])
+    def decode(self, ids, mask) -> list[str]:
+        """Text of the tokens (N, T) where mask is True, end tokens left out."""
+        keep = mask & ~torch.isin(ids, torch.tensor(self.stop))
+        return self.tokenizer.batch_decode([row[k].tolist() for row, k in zip(ids, keep, strict=True)])
 
 
 def check_answers(answers: Answers, rows: int) -> None:

@@ -26,7 +26,8 @@ class Model(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the weights; the optimiser keeps float32 ones
     weight_decay: NonNegative = 0.0  # decoupled (AdamW)
     max_grad_norm: NonNegative = 0.0  # clip of the global gradient norm; 0: none
-    lora_rank: Whole = 0  # 0: every parameter is trained
+    trained: Literal["all", "head"] = "all"  # head: the output layer alone, as in the simulator
+    lora_rank: Whole = 0  # above 0: low-rank updates instead of the weights themselves
     lora_alpha: Positive = 16.0  # the update is scaled by lora_alpha / lora_rank
 
 

@@ -11,21 +11,25 @@ from fade_sim.errors import InputError
 from fade_sim.store import to_json, write_atomic
 from llm import config, jobs, parallel
 
+PLAN = "runs.json"  # in the folder of a sweep: every run it asks for, in the order of the config
 _SHOWN = (  # heading, and where it is in a summary
     ("train p@1", ("eval", "train", "pass@1", "mean")), ("held-out p@1", ("eval", "held_out", "pass@1", "mean")),
     ("entropy", ("entropy",)), ("rank-1", ("rank1",)), ("sign ratio", ("sign_ratio",)),
 )
 
 
-def run(source: str, overrides: dict, seeds: int, out: Path, dry_run: bool = False) -> list[dict]:
+def run(source: str, overrides: dict, seeds: int, out: Path, dry_run: bool = False, limit: int | None = None,
+        ) -> list[dict]:
     """Run what is missing, print the table, write sweep.json; returns its rows, one per rule and regime.
 
-    Runs of one seed share prompts and random numbers: differences between rules are paired. Raises
-    InputError where `out` holds a sweep with other settings.
+    Runs of one seed share prompts and random numbers: differences between rules are paired. All rules and
+    regimes of a seed come before the next seed. limit: runs to finish in this call; where others are then
+    missing, there is no table yet and the result is empty. Raises InputError where `out` holds a sweep
+    with other settings.
     """
     cells = []
-    for regime, rule in config.cells(source, overrides):
-        for i in range(seeds):
+    for i in range(seeds):
+        for regime, rule in config.cells(source, overrides):
             settings = config.load(source, overrides, rule=rule, regime=regime)
             seed = settings.train.seed + i
             path = settings.model.path.replace("{seed}", str(seed))
@@ -37,12 +41,24 @@ def run(source: str, overrides: dict, seeds: int, out: Path, dry_run: bool = Fal
             print(f"{folder}: {settings.train.steps} steps, {_state(folder)}")
         return []
     ranks = parallel.start()
+    done = 0
+    if ranks.rank == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        plan = [{"folder": str(folder.relative_to(out)), "regime": s.regime, "rule": s.contender.label,
+                 "seed": s.train.seed} for folder, s in cells]
+        write_atomic(out / PLAN, (to_json(plan, indent=1) + "\n").encode())
     try:
         for i, (folder, settings) in enumerate(cells):
             state = ranks.gather(_state(folder))[0]
             if state != "new" and config.load(folder / "config.toml").raw != settings.raw:
                 raise InputError(f"{folder}: was run with other settings; give another --out")
             if state != "complete":
+                if done == limit:
+                    if ranks.rank == 0:
+                        complete = sum(_state(folder) == "complete" for folder, _ in cells)
+                        print(f"{complete} of {len(cells)} runs are complete; the same command goes on")
+                    return []
+                done += 1
                 if ranks.rank == 0:
                     print(f"{i + 1} of {len(cells)}: {folder}")
                 jobs.run_training(settings, folder if state == "started" else None, str(folder), ranks)

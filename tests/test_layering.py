@@ -108,10 +108,13 @@ def test_fade_sim_needs_neither_torch_nor_the_trainer():
 def test_trainer_uses_the_shared_part_only():
     allowed = [f"fade_sim.{part}" for part in ("advantage", "theory", "diagnostics", "spectral", "config", "settings",
                                                "errors", "store", "overlap", "cli", "__version__")]
+    allowed += ["fade_sim.feedback", "fade_sim.figures"]  # of compare alone, checked below
     foreign = {name for path in under("llm") for name in imported_by(path)
                if within(name, ["fade_sim"]) and not within(name, allowed)}
     assert foreign <= {"fade_sim"}  # `from fade_sim import config`: its parts are checked above
     assert set(offenders(under("llm"), ["fade_sim.cli"])) == {"llm/cli.py"}
+    assert set(offenders(under("llm"), ["fade_sim.feedback", "fade_sim.figures"])) == {
+        "llm/compare.py", "llm/compare_figure.py"}
 
 
 def test_trainer_names_no_rule():

@@ -37,8 +37,16 @@ def in_seconds(arguments, folder, small_model):
         return [*arguments, *SMALL_MODEL]
     shutil.copytree(small_model, folder / "base")
     shutil.copytree(small_model, folder / "runs" / "tiny-1")
+    if arguments[0] == "compare":
+        for module, command in (
+                ("llm.cli", ["sweep", "sweep", "--model.path", "base", "--out", "sweep", "--seeds", "1", *SMALL_RUN,
+                             "--probe.rollouts", "8"]),
+                ("fade_sim.cli", ["run", "--quick", "--train.steps", "20", "--out", "runs/default-1"])):
+            subprocess.run([sys.executable, "-m", module, *command], cwd=folder, check=True, capture_output=True,
+                           timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
     long = arguments[0] in ("train", "sweep") and "--dry-run" not in arguments
-    return [*arguments, *SMALL_RUN] if long else [*arguments, *SMALL_RUN[-2:]] if arguments[0] == "eval" else arguments
+    few = SMALL_RUN if long else SMALL_RUN[-2:] if arguments[0] in ("eval", "rollout") else []
+    return [*arguments, *few]
 
 
 @pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW))

@@ -2,7 +2,7 @@
 
 import importlib
 
-NAMES = ("decomposition", "identity", "entropy", "rank", "difficulty", "fade")
+NAMES = ("decomposition", "identity", "entropy", "rank", "difficulty", "fade", "generalisation")
 
 
 def load(name: str):

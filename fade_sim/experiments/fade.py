@@ -95,7 +95,7 @@ def run(settings: dict, cells) -> dict:
 
 
 def score(results: dict) -> Score:
-    held, numbers, said = [], [], []
+    held, numbers, said, earlier, front = [], [], [], 0, 0
     for name, traces in results["regimes"].items():
         regime = Regime(name, traces)
         rows = regime_numbers(regime, len(STATIC))
@@ -104,6 +104,7 @@ def score(results: dict) -> Score:
         if COMMON in traces:
             untuned = Regime(f"{name}, lr {COMMON:g} for all", {COMMON: traces[COMMON]})
             numbers += regime_numbers(untuned, len(STATIC)).all
+        earlier, front = earlier + above(rows.earlier), front + rows.on_front
         if above(rows.earlier) and rows.on_front:
             held.append(name)
         said.append(f"{name}: {shown(rows.earlier, 0)} steps before the peak of {rows.best}, "
@@ -111,8 +112,10 @@ def score(results: dict) -> Score:
                     f"{shown(rows.schedule)}")
     for case, trace in results["odd"].items():
         numbers += oddity_numbers(case, trace)
+    because = (f"Of {len(said)} regimes FADE is earlier than the best static rule in {earlier}, on the pass@k front in "
+               f"{front}, both in {len(held)}. {'; '.join(said)}.")
     verdict = HOLDS if len(held) == len(results["regimes"]) else UNDER if held else FAILS
-    return Score(verdict, tuple(held) if verdict == UNDER else (), "; ".join(said) + ".", tuple(numbers), LIMITS,
+    return Score(verdict, tuple(held) if verdict == UNDER else (), because, tuple(numbers), LIMITS,
                  beside_prototype(numbers, DIFFERS))
 
 

@@ -32,8 +32,16 @@ def raw(name: str, compare, train: dict, world: dict | None = None, controller: 
 
 
 def shown(number: Number, digits: int = 3) -> str:
-    """`+0.123 [+0.100, +0.146]`, for sentences."""
+    """`+0.123 [+0.100, +0.146]`, for sentences; `no value` where no seed has one."""
+    if not np.isfinite(number.value):
+        return "no value"
     return f"{number.value:+.{digits}f} [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
+
+
+def spearman(x, y) -> float:
+    """Rank correlation; no care for ties, which measured numbers do not have."""
+    ranks = [np.argsort(np.argsort(v)).astype(float) for v in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 _FIGURE = re.compile(r"([+-]?\d*\.?\d+)(?:\+-(\d*\.?\d+))?")  # .473 or -.024+-.001 (standard error)

@@ -47,10 +47,11 @@ class Trace:
 
 
 def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None,
-             progress: Callable[[int], None] = lambda steps: None) -> Trace:
+             progress: Callable[[int], None] = lambda steps: None, worlds: dict | None = None) -> Trace:
     """Run a `config.Regime`. progress is called with the number of steps just finished.
 
-    solve_rates: initial solve rates of real prompts, see `make_world`. threads: default all cores.
+    solve_rates: initial solve rates of real prompts, see `make_world`. threads: default all cores. worlds: one dict
+    for the calls of several regimes, which keeps the worlds of the last for the next; same solve_rates in all.
     """
     require_memory(regime, len(contenders), solve_rates)
     train = regime.train
@@ -58,7 +59,7 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
     steps = record_steps(train.steps, train.record)
     shape = len(contenders), len(seeds), len(steps)
     metrics = np.full((*shape, len(METRICS)), np.nan)
-    worlds = [make_world(regime.world, seed, solve_rates) for seed in seeds]
+    worlds = _worlds(regime.world, seeds, solve_rates, {} if worlds is None else worlds)
     if train.precision == "float32":
         worlds = [as_float32(world) for world in worlds]
     if regime.world.policy == "linear":
@@ -89,6 +90,14 @@ def simulate(regime, contenders, *, threads: int | None = None, solve_rates=None
     with threadpool_limits(1, "blas"):
         values.update(zip(SPECTRUM, _spectra(heads), strict=True))
     return Trace(tuple(c.label for c in contenders), seeds, steps, values)
+
+
+def _worlds(spec, seeds, solve_rates, kept: dict) -> list[WorldArrays]:
+    """The world of each seed, taken from `kept` where it has it; kept then holds these and no others."""
+    made = {(spec, seed): kept.get((spec, seed)) or make_world(spec, seed, solve_rates) for seed in seeds}
+    kept.clear()
+    kept.update(made)
+    return list(made.values())
 
 
 def log_binomial(n: int) -> np.ndarray:

@@ -213,3 +213,16 @@ def test_overflow_is_an_error_not_a_hole():
     with pytest.raises(InputError, match=r"became non-finite by step .*lower train.lr"):
         run({"steps": 400, "seeds": 1, "record": 100, "lr": 1e300, "staleness": 5}, SMALL,
             ({"name": "asym_delta", "delta": 0.1},))
+
+
+def test_worlds_kept_for_the_next_regime_change_nothing():
+    """Three regimes, the last in another world: each as if run alone; only the last worlds are kept."""
+    raw = {"train": {"steps": 20, "seeds": 2, "record": 20}, "world": {"train_prompts": 16, "test_prompts": 4},
+           "method": {"name": "dr_grpo"},
+           "regime": [{"name": "a"}, {"name": "b", "train": {"staleness": 5}}, {"name": "c", "world": {"common": 0.3}}]}
+    cfg, worlds = config.resolve(raw, {}), {}
+    for regime in cfg.regimes:
+        together = simulate(regime, cfg.contenders, threads=1, worlds=worlds)
+        alone = simulate(regime, cfg.contenders, threads=1)
+        assert all(np.array_equal(together.values[k], alone.values[k], equal_nan=True) for k in alone.values)
+    assert set(worlds) == {(cfg.regimes[2].world, seed) for seed in (0, 1)}

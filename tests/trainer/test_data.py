@@ -105,7 +105,7 @@ def test_a_file_of_problems_is_trained_on(make_trainer, tmp_path):
     assert set(trainer.evaluate()["eval"]) == {"train", "held_out"} and row["grad_norm"] > 0
     r = trainer.sample(list(range(6)))
     assert sorted(set(r.prompt.sum(dim=1).tolist())) == [3, 4, 5, 6, 7, 8]
-    equals = trainer.roller.encode("=")[0]
+    equals = trainer.roller.encode(["="])[0][0]
     assert ((r.ids == equals) & r.answer).any() and r.finished[((r.ids == equals) & r.answer).any(dim=1)].all()
     with pytest.raises(ValueError, match="2 tokens here, expected one"):
         make_trainer(**{"rollout.stop": "=="})

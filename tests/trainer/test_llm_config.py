@@ -98,9 +98,46 @@ def test_what_only_the_simulator_reads_is_said(tmp_path):
 
 @pytest.mark.parametrize("name", config.shipped())
 def test_shipped_configs_load_in_both_packages(name):
-    assert config.load(name).name == name
+    cells = config.cells(name)
+    assert {config.load(name, rule=rule, regime=regime).name for regime, rule in cells} == {name}
     shared.load(str(config.shipped()[name]))
-    assert name in config.check_config(name) or config.check_config(name)
+    assert config.check_config(name).count(" uniform groups: ") == len({rule for _, rule in cells})
+
+
+REGIMES = """
+[model]
+lr = 0.5
+weight_decay = 0.25
+[[regime]]
+name = "fresh"
+[[regime]]
+name = "stale"
+train = { staleness = 3 }
+model = { lr = 0.125 }
+"""
+
+
+def test_a_regime_has_sections_of_its_own(tmp_path):
+    """lr .5 from [model], .125 from the regime's, 2 from an override, which wins; the rest of [model] stays."""
+    path = write(tmp_path, REGIMES)
+    shared.load(path)
+    for regime, lr in (("fresh", 0.5), ("stale", 0.125)):
+        model = config.load(path, regime=regime).model
+        assert (model.lr, model.weight_decay) == (lr, 0.25)
+        assert config.load(path, {"model.lr": 2}, regime=regime).model.lr == 2.0
+    raw = config.load(path, regime="stale").raw
+    assert raw["model"]["lr"] == 0.125 and "model" not in raw["regime"][0]
+    with pytest.raises(ValueError, match="two regimes equal"):
+        config.load(path, {"train.staleness": 1})
+
+
+@pytest.mark.parametrize(("row", "says"), [
+    ("model = { lrr = 1 }", "unknown key 'lrr'"), ("model = 3", "model is 3, expected a table"),
+    ("modle = { lr = 1 }", "unknown key 'modle'"), ("model = { lr = -1 }", "model.lr is -1"),
+])
+def test_mistakes_in_a_regime_are_named(tmp_path, row, says):
+    with pytest.raises(ValueError, match=says):
+        config.load(write(tmp_path, f"[[regime]]\nname = 'r'\n{row}\n"))
 
 
 def test_every_setting_has_a_documented_default():

@@ -11,6 +11,7 @@ import torch
 from tiny import weights
 
 from llm.batch import concat
+from llm.data import Problem
 from llm.logprob import token_scores
 from llm.rollout import OwnSampler, invert
 from llm.settings import Rollout
@@ -197,6 +198,19 @@ def test_sampler_and_trainer_mean_the_same_policy(make_trainer, temperature):
         got = trainer.policy.score(r, temperature, 16)
     assert torch.allclose(got.logprob, r.logprob[r.answer], atol=1e-5)
     assert torch.allclose(got.entropy, r.entropy[r.answer], atol=1e-5)
+
+
+def test_prompts_of_different_lengths_are_read_once_each(make_trainer, monkeypatch):
+    """3 groups of 2 answers, one prompt twice: 2 rows are read, of 6 and 3 tokens, then 6 rows go on token by token."""
+    trainer, rows = make_trainer(), []
+    problems = [Problem("12+34=", "46", ""), Problem("7-=", "7", "")]
+    read = trainer.policy.next_logits
+    monkeypatch.setattr(trainer.policy, "next_logits", lambda ids, *rest: rows.append(ids.shape) or read(ids, *rest))
+    r = trainer.roller.collect(trainer.policy, problems, [0, 1, 0], [5, 6, 7], 2, [0], 0)
+    assert rows[0] == (2, 6) and set(rows[1:]) == {(6, 1)}
+    assert r.prompt.sum(dim=1).tolist() == [6, 6, 3, 3, 6, 6]
+    with torch.no_grad():
+        assert torch.allclose(trainer.policy.score(r, 1.0, 16).logprob, r.logprob[r.answer], atol=1e-5)
 
 
 def test_a_sampler_at_another_temperature_is_refused(make_trainer):

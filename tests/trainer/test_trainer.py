@@ -11,6 +11,7 @@ from tiny import weights
 
 from fade_sim import config as shared
 from fade_sim.advantage import advantages, controller, resolve
+from fade_sim.errors import InputError
 from llm import checkpoint, lora
 from llm.policy import load
 from llm.settings import Model, Rollout
@@ -102,6 +103,21 @@ def test_an_entropy_bonus_raises_the_entropy_of_a_run(make_trainer):
 
 
 # --- weights -------------------------------------------------------------------------------------------
+
+
+def test_the_head_alone_takes_the_step_of_the_head(make_trainer):
+    """The first step of the head is that of a run in which everything is trained; nothing else moves."""
+    whole, alone = (make_trainer(**{"model.lr": 2.0, "model.trained": what}) for what in ("all", "head"))
+    before = {k: v.clone() for k, v in alone.policy.model.state_dict().items()}
+    (head,) = alone.policy.trainable()
+    for trainer in (whole, alone):
+        trainer.advance()
+    after, all_after = alone.policy.model.state_dict(), whole.policy.model.state_dict()
+    assert torch.allclose(after[head], all_after[head], atol=1e-7) and not torch.equal(after[head], before[head])
+    assert [k for k, v in before.items() if k != head and not torch.equal(v, after[k])] == []
+    assert [k for k, v in before.items() if torch.equal(v, all_after[k])] == []
+    with pytest.raises(InputError, match="give one of them"):
+        make_trainer(**{"model.trained": "head", "model.lora_rank": 2})
 
 
 def test_lora_starts_at_the_base_trains_only_itself_and_merges(make_trainer, tmp_path):
