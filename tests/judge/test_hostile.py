@@ -9,7 +9,7 @@ import sys
 import pytest
 from attacked import CHEATED, SECRET_NUMBER, cheats, escapes, plain, takes, world
 from hostile import OUT, TAKE, attack, variants
-from needs import ROOT, needs_bwrap, stdin
+from needs import ROOT, needs_bwrap, running_judge, stdin
 
 pytestmark = needs_bwrap
 
@@ -19,6 +19,11 @@ HONEST = {
     "stdin": f"import threading, sys\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\n"
              f"t = threading.Thread(target=lambda: print({SECRET_NUMBER}))\nt.start()\nt.join()\nexit()",
 }
+
+
+@pytest.fixture(scope="module")
+def judge():
+    yield from running_judge()
 
 
 @pytest.fixture(scope="module")

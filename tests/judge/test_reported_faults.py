@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from needs import SMALL, call, check, needs_bwrap, stdin
+from needs import SMALL, call, check, needs_bwrap, running_judge, stdin
 
 from fade_sim.advantage import advantages, make
 from llm.judge import Judge, Limits, forms
@@ -14,6 +14,11 @@ from llm.reward import Silence
 
 pytestmark = needs_bwrap
 ENDED = Run(True, 0, "", b"", b"", [], 0.1, False, "")  # a run that printed nothing
+
+
+@pytest.fixture(scope="module")
+def judge():
+    yield from running_judge()
 
 
 def test_binary_standard_input(judge):
