@@ -93,7 +93,7 @@ def build_parser() -> Parser:
 
     judge = sub.add_parser("judge", allow_abbrev=False, help="your own programs on your own problems, in isolation",
                            formatter_class=RawDescriptionHelpFormatter, description=_JUDGE)
-    judge.add_argument("file", help="JSONL of problems with tests and solutions")
+    judge.add_argument("file", help="JSONL of problems with tests and solutions, or 'example'")
     options = (("cpu-seconds", _seconds, "S", 6.0, "CPU time of a test"), ("wall-seconds", _seconds, "S", 15.0, "time"),
                ("memory-mb", _count, "MB", 1024, "memory"), ("processes", _count, "N", 16, "processes and threads"))
     for name, kind, letter, value, what in options:

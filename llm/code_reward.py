@@ -1,5 +1,6 @@
 """The reward of a program: 1 if it passes every test of its problem, in isolation (see llm.judge)."""
 
+import os
 import re
 from functools import lru_cache
 
@@ -39,7 +40,8 @@ class CodeReward:
     def __init__(self, reward: Reward):
         self.where = reward.program
         limits = Limits(reward.cpu_seconds, reward.wall_seconds, reward.memory_mb, reward.processes)
-        self.judge = Judge(limits, reward.slots, unsafe_local=reward.unsafe_local).__enter__()
+        slots = reward.slots or max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self.judge = Judge(limits, slots, unsafe_local=reward.unsafe_local).__enter__()
 
     def __call__(self, text: str, answer: str) -> float | None:
         return self.batch([(text, answer)])[0]

@@ -57,7 +57,7 @@ class Reward(Section):
     wall_seconds: Positive = 15.0
     memory_mb: Annotated[int, Meta(ge=64)] = 1024
     processes: Count = 16  # and threads, of one program
-    slots: Whole = 0  # programs judged side by side; 0: one per core
+    slots: Whole = 0  # programs judged side by side, by each process; 0: one per core, shared among the processes
     unsafe_local: bool = False  # run programs WITHOUT isolation, with the rights of this process
     # math: the answer must stand in the last box; without one, the last **bold** text may count
     answer: Literal["box", "box_or_bold"] = "box"

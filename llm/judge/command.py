@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -57,7 +58,8 @@ def run(path: Path, limits: Limits, slots: int, *, unsafe_local: bool, dry_run: 
     if limits.wall_seconds < limits.cpu_seconds:
         raise InputError(f"--wall-seconds is {limits.wall_seconds:g}, expected at least --cpu-seconds, "
                          f"{limits.cpu_seconds:g}")
-    entries = read(path)
+    example = Path(str(resources.files("llm.judge") / "example.jsonl"))
+    entries = read(example if str(path) == "example" and not path.exists() else path)
     judge = Judge(limits, slots, unsafe_local=unsafe_local)
     tests = sum(entry.problem.size for entry in entries)
     print(f"{len(entries)} programs, {tests} tests, {judge.slots} at a time; per test {limits.cpu_seconds:g} s of CPU, "

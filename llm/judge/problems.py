@@ -64,6 +64,11 @@ def parse(row, where: str) -> Problem:
     if "test" in row:
         if "tests" in row or not row.get("entry"):
             raise InputError(f"{where}: 'test' goes with 'entry' and without 'tests'")
+        for key in ("setup", "test"):
+            try:
+                compile(row.get(key, ""), key, "exec", dont_inherit=True)  # read, not run
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise InputError(f"{where}: {key} is not Python ({error})") from None
         return Problem("check", tolerance=float(tolerance), **texts)
     if "setup" in row:
         raise InputError(f"{where}: 'setup' goes with 'test'; source in front of the program is 'prefix'")

@@ -9,7 +9,7 @@ from llm.judge.limits import Limits
 from llm.judge.process import run
 
 pytestmark = needs_bwrap
-SHORT = Limits(cpu_seconds=1, wall_seconds=2, memory_mb=300)
+SHORT = Limits(cpu_seconds=0.6, wall_seconds=1.2, memory_mb=300)
 
 
 def stdin_run(source, stdin=b"", limits=SHORT):

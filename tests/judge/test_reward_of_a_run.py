@@ -51,6 +51,15 @@ def test_mistakes_are_named(tmp_path, text, says):
     assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_the_settings_in_the_readme_load(tmp_path):
+    from needs import ROOT
+
+    section = (ROOT / "README.md").read_text().split("## Verifiable rewards")[1]
+    block = section.split("```toml\n")[1].split("\n```\n")[0]
+    (tmp_path / "mine.toml").write_text("[method]\nname = 'dr_grpo'\n" + block)
+    assert config.load(str(tmp_path / "mine.toml")).reward == Reward(name="code")
+
+
 def test_an_unknown_reward_is_named():
     with pytest.raises(ValueError, match=r"unknown reward\.name 'cod'; did you mean 'code'"):
         make_verifier(Reward(name="cod"))

@@ -52,3 +52,26 @@ def test_a_run_whose_judge_fails_now_and_then(make_trainer):
         assert row["groups_used"] <= row["groups_drawn"] and 0 <= row["solve_rate"] <= 1
     evaluated = trainer.evaluate()["eval"]["train"]["pass@1"]
     assert 0 <= evaluated["low"] <= evaluated["mean"] <= evaluated["high"] <= 1
+
+
+def test_a_rule_of_one_group_size_learns_nothing_from_a_smaller_group(make_trainer, tmp_path):
+    """A table of G = 4 says nothing of three rollouts: that group is left out, the other is not."""
+    from llm.trainer import Batch, group_table
+
+    (tmp_path / "mine.toml").write_text("[method]\nname = 'table'\n"
+                                        "weights = [[0, 0], [1, -1], [1, -1], [1, -1], [0, 0]]\n")
+    trainer = make_trainer(str(tmp_path / "mine.toml"), **{"train.group_size": 4})
+    r = rollouts_of([np.nan, 1, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1])
+    _, advantage = trainer.weigh(Batch(r, np.array([0, 1]), group_table(r)))
+    assert advantage.tolist() == [0, 0, 0, 0, 1, -1, -1, -1]
+
+
+def test_a_recording_leaves_out_what_could_not_be_judged(make_trainer):
+    from llm.evaluate import record
+
+    trainer = make_trainer(**{"reward.name": "verifiers:now_and_then"})
+    rows = list(record(trainer.policy, trainer.roller, trainer.split.train, 8, 0))
+    assert sum(len(row["rewards"]) for row in rows) < 8 * len(trainer.split.train)
+    for row in rows:
+        assert 0 < len(row["rewards"]) == len(row["texts"]) and set(row["rewards"]) <= {0, 1}
+        assert not any(text[:1] in ("1", "4", "7", "8") for text in row["texts"])
