@@ -73,7 +73,8 @@ def test_without_isolation_only_when_asked(tmp_path, capsys):
     ([{**GOOD, "tests": [{"input": 1, "output": "1"}]}], "input and output must be texts"),
     ([{**CALL, "tests": [{"args": 1, "expected": 1}]}], "args must be a list"),
     ([{**GOOD, "tolerance": -1}], "tolerance is -1"), ([{**GOOD, "tolerance": True}], "tolerance is True"),
-    ([{**CHECK, "test": "def check(:"}], "line 1: test is not Python"), ([{**GOOD, "setup": "x"}], "'setup' goes with 'test'"), ([{**GOOD, "id": 3}], "id is 3, expected a text"),
+    ([{**CHECK, "test": "def check(:"}], "line 1: test is not Python"),
+    ([{**GOOD, "setup": "x"}], "'setup' goes with 'test'"), ([{**GOOD, "id": 3}], "id is 3, expected a text"),
     (["[" * 100_000], "line 1: is not JSON"),
 ])
 def test_bad_files_end_in_one_line(tmp_path, capsys, rows, says):

@@ -74,4 +74,5 @@ def test_a_recording_leaves_out_what_could_not_be_judged(make_trainer):
     assert sum(len(row["rewards"]) for row in rows) < 8 * len(trainer.split.train)
     for row in rows:
         assert 0 < len(row["rewards"]) == len(row["texts"]) and set(row["rewards"]) <= {0, 1}
-        assert not any(text[:1] in ("1", "4", "7", "8") for text in row["texts"])
+        finished = [text for text in row["texts"] if len(text) < 5]  # what was cut off is a failure, judged or not
+        assert not any(text[:1] in ("1", "4", "7", "8") for text in finished)
