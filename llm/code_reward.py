@@ -1,15 +1,12 @@
 """The reward of a program: 1 if it passes every test of its problem, in isolation (see llm.judge)."""
 
 import os
-import re
 from functools import lru_cache
 
 from llm.judge.limits import Limits
 from llm.judge.pool import Judge
 from llm.judge.problems import Problem, parse, parse_json
 from llm.settings import Reward
-
-_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 def program(text: str, where: str) -> str | None:
@@ -20,8 +17,14 @@ def program(text: str, where: str) -> str | None:
     """
     if where == "text":
         return text
-    blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else None
+    found, opened = None, None
+    lines = text.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if opened is None and line.startswith("```") and "`" not in line[3:]:
+            opened = i + 1
+        elif opened is not None and line.rstrip() == "```":
+            found, opened = "".join(lines[opened:i]), None
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -10,8 +10,12 @@ from math import factorial
 from typing import NamedTuple
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")  # one list of wrappers, for searching and for stripping
-_MAX_BITS = 200_000  # of an exact power
-_MAX_FACTORIAL = 2_000
+_MAX_NESTED = 8  # boxes around one answer
+# Texts are a model's: reading one must not take long, whatever it says.
+_MAX_LENGTH = 5_000  # characters of a number
+_MAX_BITS = 20_000  # of a numerator or denominator
+_MAX_STEPS = 300  # operations
+_MAX_FACTORIAL = 1_000
 
 
 def last_box(text: str) -> str | None:
@@ -20,13 +24,19 @@ def last_box(text: str) -> str | None:
     >>> last_box(r"first \\boxed{4}, no: \\boxed{\\frac{3}{4}}"), last_box("17 or 23")
     ('\\\\frac{3}{4}', None)
     """
-    found, at = None, 0
-    while match := _BOX.search(text, at):
-        end = _closing(text, match.end())
-        if end is None:
+    for _ in range(_MAX_NESTED):
+        found, at = None, 0
+        while match := _BOX.search(text, at):
+            end = _closing(text, match.end())
+            if end is None:
+                return None
+            found, at = text[match.end() : end], end
+        if found is None:
             return None
-        found, at = text[match.end() : end], end
-    return None if found is None else answer_of(found) or None
+        if _BOX.search(found) is None:
+            return clean(found) or None
+        text = found
+    return None
 
 
 def _closing(text: str, at: int) -> int | None:
@@ -86,7 +96,7 @@ def number(text: str) -> Number | None:
     >>> number(r"\\frac12").value, number("1,234.50").value, number("2^{-3}").value, number("x")
     (Fraction(1, 2), Fraction(2469, 2), Fraction(1, 8), None)
     """
-    if len(text) > 20_000:
+    if len(text) > _MAX_LENGTH:
         return None
     try:
         parser = _Parser(text)
@@ -106,7 +116,14 @@ class _Parser:
     def __init__(self, text: str):
         self.tokens = [("n", m[1]) if m[1] else ("c", m[2]) if m[2] else ("s", m[3])
                        for m in _TOKEN.finditer(text) if m[0].strip()]
-        self.at, self.computed, self.decimal = 0, False, False
+        self.at, self.steps, self.computed, self.decimal = 0, 0, False, False
+
+    def kept(self, value: Fraction) -> Fraction:
+        """The value of one more operation, if it is small enough to go on with."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS or max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+            raise _NoNumber
+        return value
 
     def peek(self) -> tuple[str, str]:
         return self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
@@ -127,7 +144,7 @@ class _Parser:
             self.computed = True
             sign = 1 if self.take("+") else -1
             self.take("-")
-            total += sign * self.product()
+            total = self.kept(total + sign * self.product())
         return total
 
     def product(self) -> Fraction:
@@ -136,9 +153,9 @@ class _Parser:
             if self.take("*", r"\times", r"\cdot"):
                 scientific = self.peek() == ("n", "10")
                 self.computed = self.computed or not scientific
-                value *= self.signed()
+                value = self.kept(value * self.signed())
             elif self.take("/", r"\div"):
-                value /= self.signed()
+                value = self.kept(value / self.signed())
             else:
                 return value
 
@@ -154,7 +171,7 @@ class _Parser:
         while self.take("!"):
             if base.denominator != 1 or not 0 <= base <= _MAX_FACTORIAL:
                 raise _NoNumber
-            base = Fraction(factorial(int(base)))
+            base = self.kept(Fraction(factorial(int(base))))
         if not self.take("^"):
             return base
         braced = self.take("{")
@@ -164,7 +181,7 @@ class _Parser:
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if exponent.denominator != 1 or bits * abs(exponent) > _MAX_BITS:
             raise _NoNumber
-        return base ** int(exponent)
+        return self.kept(base ** int(exponent))
 
     def factor(self) -> Fraction:
         kind, text = self.peek()
@@ -175,7 +192,7 @@ class _Parser:
             if self.peek()[1] == r"\frac":  # a mixed number, 1\frac12
                 if "." in text:
                     raise _NoNumber
-                value += self.fraction()
+                value = self.kept(value + self.fraction())
             return value
         if text == r"\frac":
             return self.fraction()
@@ -190,7 +207,7 @@ class _Parser:
         r"""\frac{a}{b}, or single digits without braces: \frac12."""
         self.need(r"\frac")
         parts = [self.part(), self.part()]
-        return parts[0] / parts[1]
+        return self.kept(parts[0] / parts[1])
 
     def part(self) -> Fraction:
         if self.take("{"):

@@ -21,7 +21,8 @@ from llm.settings import Reward
 _START = 60.0  # seconds for the worker to import its libraries
 _LONGEST = 400  # characters of an expression: longer ones are no answer
 # What LaTeX mathematics is written in. No quotes, underscores in pairs or statements: math-verify never sees them.
-_LATEX = re.compile(r"(?:[A-Za-z0-9\s+\-*/^=<>()\[\]{}|,.:!&%]|\\[A-Za-z]+|\\[{}\\,;:!|%$ ]|_(?!_)|[\u03b1-\u03c9])+")
+# Possessive, so that no text makes the search go back and forth.
+_LATEX = re.compile(r"(?:[A-Za-z0-9\s+\-*/^=<>()\[\]{}|,.:!&%]|\\[A-Za-z]++|\\[{}\\,;:!|%$ ]|_(?!_)|[\u03b1-\u03c9])++")
 
 
 class MathReward:

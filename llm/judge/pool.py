@@ -31,6 +31,7 @@ class Judge:
             if not seccomp.supported():
                 raise InputError("the judge has no system-call filter for this machine's processor: --unsafe-local "
                                  "runs programs without isolation")
+        self._free = queue.Queue()
         for number in range(self.slots):
             self._free.put(number)
         self._pool = ThreadPoolExecutor(self.slots, thread_name_prefix="judge")

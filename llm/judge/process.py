@@ -203,14 +203,11 @@ def _open_init(facts: bytearray) -> int | None:
 
 def _end(process, init: int | None) -> str:
     """Kill whatever is left and wait until it is gone; why that failed, or ""."""
-    if init is not None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(init, signal.SIGKILL)
-    elif process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL) if init is None else None
+        if init is not None:
+            signal.pidfd_send_signal(init, signal.SIGKILL)
+        else:  # not isolated, or not yet: the group is all there is (its leader has not been waited for)
+            os.killpg(process.pid, signal.SIGKILL)
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:

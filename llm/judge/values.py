@@ -56,9 +56,21 @@ def _value(json_value):
     if tag == "i":
         return int(inner, 16)
     if tag == "d":
-        return {_value(k): _value(v) for k, v in inner}
+        pairs = [(_value(k), _value(v)) for k, v in inner]
+        _refuse_collisions([k for k, _ in pairs])
+        return dict(pairs)
     if tag == "c":
         return complex(*inner)
     if tag == "b":
         return bytes.fromhex(inner)
-    return {"t": tuple, "s": set, "f": frozenset}[tag](_value(v) for v in inner)
+    elements = [_value(v) for v in inner]
+    if tag in ("s", "f"):
+        _refuse_collisions(elements)
+    return {"t": tuple, "s": set, "f": frozenset}[tag](elements)
+
+
+def _refuse_collisions(keys):
+    """Many keys of one hash would take the reader quadratic time, which is outside every limit of a program."""
+    hashes = sorted(map(hash, keys))
+    if any(a == b for a, b in zip(hashes, hashes[64:])):  # noqa: B905
+        raise ValueError("keys that collide")

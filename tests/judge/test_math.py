@@ -224,3 +224,22 @@ def test_a_missing_library_is_said(monkeypatch):
         monkeypatch.undo()
     with pytest.raises(ValueError, match=r"reward\.symbolic needs the package math-verify"):
         MathReward(Reward(name="math"))
+
+
+@pytest.mark.parametrize("text", [
+    r"\boxed{" * 5000, r"\boxed{" * 2000 + "}" * 2000, r"\boxed{1}" * 5000, box("9^{6000}*" * 500 + "1"),
+    box("9^{6000}+" * 500 + "1"), box("999!*" * 900 + "1"), box("9!" * 2000), box("(" * 4000), box("-" * 4000 + "1"),
+    box(r"\frac" * 800), box("1{,}" * 1000), box("." * 20_000), box("$" * 20_000), box("1" * 20_000),
+    "**" * 20_000, box(r"\aaaa" * 79 + "'"), box("{" * 200 + "'" + "}" * 200), "\\" * 20_000,
+])
+def test_no_text_takes_long_or_stops_the_run(exact, text):
+    """Whatever a model writes: an answer, or none, within a second."""
+    import time
+
+    from llm.math_reward import _LATEX
+
+    loose = MathReward(Reward(name="math", symbolic=False, answer="box_or_bold"))
+    began = time.process_time()
+    assert exact(text, "8") == 0 and loose(text, "8") == 0
+    _LATEX.fullmatch(text)
+    assert time.process_time() - began < 1.0

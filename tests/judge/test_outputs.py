@@ -55,6 +55,20 @@ def test_what_is_no_value_is_refused(text):
         values.load(text)
 
 
+def test_keys_of_one_hash_do_not_take_the_reader_long():
+    """Outside the sandbox nothing bounds its time: 20 000 integers of one hash, each of a different value."""
+    import json
+    import time
+
+    keys = [hex(i * (2**61 - 1)) for i in range(20_000)]
+    began = time.process_time()
+    for text in (json.dumps({"s": [{"i": k} for k in keys]}), json.dumps({"d": [[{"i": k}, 0] for k in keys]})):
+        with pytest.raises(ValueError, match="collide"):
+            values.load(text)
+    assert time.process_time() - began < 2.0
+    assert len(values.load(values.dump(set(range(50_000))))) == 50_000
+
+
 def test_types_that_cannot_leave():
     class Equal(int):
         def __eq__(self, other):

@@ -68,6 +68,16 @@ def test_an_unknown_reward_is_named():
 # --- rewards of programs -------------------------------------------------------------------------------
 
 
+def test_finding_the_program_takes_one_look():
+    import time
+
+    from llm.code_reward import program
+
+    began = time.process_time()
+    assert program("```x\n" * 50_000, "block") is None and program("```x\ny\n```\n" * 20_000, "block") == "y\n"
+    assert time.process_time() - began < 1.0
+
+
 @needs_bwrap
 def test_rewards_of_programs():
     """The last closed block counts; no block is no program."""
