@@ -1,5 +1,8 @@
 """A rollout that could not be judged leaves its group: weights, averages, metrics, evaluation."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -76,3 +79,33 @@ def test_a_recording_leaves_out_what_could_not_be_judged(make_trainer):
         assert 0 < len(row["rewards"]) == len(row["texts"]) and set(row["rewards"]) <= {0, 1}
         finished = [text for text in row["texts"] if len(text) < 5]  # what was cut off is a failure, judged or not
         assert not any(text[:1] in ("1", "4", "7", "8") for text in finished)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_run_rewarded_by_programs(make_trainer, tmp_path):
+    """Texts of the untrained model are programs: 12+3 runs and prints nothing, as expected; +* is no Python."""
+    for name, first in (("train", 10), ("test", 50)):
+        tests = {"tests": [{"input": "", "output": ""}]}
+        rows = [{"prompt": f"{i}+1=", "answer": tests} for i in range(first, first + 4)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trainer = make_trainer(**{
+        "reward.name": "code", "reward.program": "text", "reward.cpu_seconds": 1.0, "reward.wall_seconds": 4.0,
+        "data.task": "file", "data.train": str(tmp_path / "train.jsonl"), "data.test": str(tmp_path / "test.jsonl"),
+        "data.eval_rollouts": 1, "data.eval_k": [1]})
+    try:
+        batch = trainer.collect()
+        r = batch.rollouts
+        texts = trainer.roller.decode(r.ids, r.answer)
+        assert {0.0, 1.0} == set(r.reward.tolist()) and bool(r.valid.all())
+        for text, reward, finished in zip(texts, r.reward.tolist(), r.finished.tolist(), strict=True):
+            try:
+                compile(text, "text", "exec")
+                right = finished
+            except SyntaxError:
+                right = False
+            assert reward == right or "**" in text, text  # a power may be too large
+        row = trainer.advance()
+        assert row["unscored"] == 0 and np.isfinite(row["loss"])
+        assert sum(trainer.roller.verifier.counts[k] for k in ("pass", "crash")) > 0
+    finally:
+        trainer.roller.verifier.close()
