@@ -1,6 +1,8 @@
 """What verl, TRL, prime-rl and open-instruct write: field names as in their sources, solve rates by hand."""
 
 import json
+import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -71,8 +73,8 @@ def test_verl_v1_uids_padding_and_rollouts_of_several_outputs(tmp_path):
     recording = traces.load(run)
     assert rows_of(recording) == [(1, 1, 2), (1, 1, 1)]
     assert len(set(recording.prompt_id)) == 1
-    assert recording.notes[1:] == ("2 lines that fill up a batch: left out",
-                                   "1 earlier outputs of a rollout with several: left out")
+    assert recording.notes[1:] == ("lines that only fill up a batch, left out: 2",
+                                   "earlier outputs of a rollout with several, left out: 1")
 
 
 def test_verl_a_uid_that_comes_again_at_another_step_is_another_group(tmp_path):
@@ -100,9 +102,10 @@ def test_unjudged_rollouts_leave_their_group(tmp_path):
                                      verl("b", None, 1), verl("a", 0, 1), verl("c", None, 1), verl("c", 0, 1)]})
     recording = traces.load(run)
     assert rows_of(recording) == [(1, 1, 2), (1, 0, 1)]
-    assert recording.notes[-1] == "4 rollouts were not judged and left their groups; 1 groups had no other and are gone"
+    assert recording.notes[-2:] == ("rollouts that were not judged, left out: 4",
+                                    "groups that are gone, no rollout of theirs was judged: 1")
     run = put(tmp_path / "none", {"1.jsonl": [verl("a", None, 1)]})
-    assert refused(run) == f"{run}: holds no judged rollouts (1 not judged)"
+    assert refused(run) == f"{run}: holds no judged rollouts (rollouts that were not judged: 1)"
 
 
 def test_entropy_is_read_where_every_rollout_has_it(tmp_path):
@@ -111,6 +114,26 @@ def test_entropy_is_read_where_every_rollout_has_it(tmp_path):
     run = put(tmp_path / "some", {"1.jsonl": [verl("a", 1, 1, entropy=0.5), verl("a", 0, 1)]})
     recording = traces.load(run)
     assert recording.entropy is None and "entropy is recorded for 1 of 2 rollouts: not used" in recording.notes
+
+
+def test_a_prompt_that_comes_twice_in_a_step_is_pointed_out(tmp_path):
+    rows = [verl(prompt, 1, 1) for prompt in "abc" for _ in range(2)] + [verl("d", i % 2, 1) for i in range(4)]
+    notes = traces.load(put(tmp_path, {"1.jsonl": rows})).notes
+    assert notes[-1] == "groups of at least twice the usual 2 rollouts (a prompt more than once in a step?): 1"
+    put(tmp_path, {"1.jsonl": rows[:-1]})
+    assert "twice" not in traces.load(tmp_path).notes[-1]
+
+
+def test_files_are_read_as_streams(tmp_path):
+    # 40 MB in lines of 20 kB: what is held at once is far below.
+    run = put(tmp_path, {"1.jsonl": lines(*(verl("a" * 19_900 + str(i % 50), i % 2, 1) for i in range(2000)))})
+    assert (run / "1.jsonl").stat().st_size > 39e6
+    tracemalloc.start()
+    recording = traces.load(run)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(recording), int(recording.attempts.sum())) == (50, 2000)
+    assert peak < 3e6
 
 
 # --- a run that was killed, files that are damaged ----------------------------------------------------
@@ -237,8 +260,8 @@ def test_prime_rl_groups_may_lie_in_two_steps(tmp_path):
         recording = traces.load(path)
         assert rows_of(recording) == [(2, 1, 3), (10, 1, 1)]
         assert recording.notes == ("read as prime-rl: 3 files, reward from the sum of rewards",
-                                   "1 groups came in over several steps: each counts for its last",
-                                   "1 rollouts were not judged and left their groups")
+                                   "groups that came in over several steps, counted at their last: 1",
+                                   "rollouts that were not judged, left out: 1")
     assert rows_of(traces.load(run / "rollouts" / "step_10")) == [(10, 1, 1)]
     one = run / "rollouts/step_10/train/effective/traces.jsonl"
     recording = traces.load(one)
@@ -261,7 +284,7 @@ def test_prime_rl_earlier_forms(tmp_path):
         run = put(tmp_path / name, {"rollouts/step_3/train/all/traces.jsonl": rows})
         recording = traces.load(run)
         assert rows_of(recording) == [(3, 1, 1)]
-        assert "1 rollouts were not judged and left their groups" in recording.notes
+        assert "rollouts that were not judged, left out: 1" in recording.notes
     flat = {"example_id": 4, "prompt": [], "completion": [], "reward": 1.0, "metrics": {"judge": 0.0}, "error": None,
             "env_name": "math", "group_id": "g", "is_filtered": False}
     run = put(tmp_path / "0.6", {"rollouts/step_3/train_rollouts.jsonl": [
@@ -285,6 +308,115 @@ def test_prime_rl_rewards(tmp_path):
     assert refused(run, reward="corect") == f"{run / path}: line 1: no reward corect; found correct, format"
     put(tmp_path, {path: [{**both, "traces": both["traces"] * 2}]})
     assert refused(run).endswith("line 1: has 2 trained traces, expected one (agents that learn together?)")
+
+
+def test_prime_rl_hostile_lines(tmp_path, monkeypatch):
+    path = "rollouts/step_1/train/all/traces.jsonl"
+    sound = episode("g", 1.0)
+    for change, message in [
+        ({"traces": [3]}, "holds no judged rollouts (rollouts that were not judged: 1)"),
+        ({"traces": [{"rewards": 3, "ok": True}]}, "line 1: rewards is 3, expected an object of named rewards"),
+        ({"traces": [{"rewards": {"a": {"score": "1"}}, "ok": True}]},
+         'line 1: rewards.a is "1", expected a finite number'),
+        ({"traces": [{"rewards": {"a": {"score": 10**310}}, "ok": True}]}, "expected a finite number"),
+        ({"traces": [{"ok": True}]}, "line 1: no rewards, expected a line of prime-rl; found ok"),
+    ]:
+        assert message in refused(put(tmp_path, {path: [{**sound, **change}]}))
+    for depth in (10, *range(sys.getrecursionlimit() - 150, sys.getrecursionlimit() + 10), 10**5):
+        nested = '{"task": {"data": ' + "[" * depth + "]" * depth + '}, "group": {"id": "g"}, "traces": []}\n'
+        put(tmp_path, {path: nested})
+        assert refused(tmp_path).endswith(("holds no judged rollouts (rollouts that were not judged: 1)",
+                                           "line 1: is nested too deeply",
+                                           "line 1: is not valid JSON, expected one object a line"))
+    put(tmp_path, {path: [sound]})
+    monkeypatch.chdir((tmp_path / path).parent)  # the step is that of the folder, however it is named
+    assert rows_of(traces.load("traces.jsonl")) == [(1, 1, 1)]
+    monkeypatch.chdir(tmp_path / "rollouts" / "step_1")
+    assert rows_of(traces.load(".")) == [(1, 1, 1)]
+
+
+# --- TRL --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parquet():
+    return pytest.importorskip("pyarrow.parquet", reason="TRL's completions are Parquet: pip install pyarrow")
+
+
+def completions(step, groups, chat=False, **more):
+    """Columns of one file: {prompt: rewards}."""
+    pairs = [(prompt, reward) for prompt, rewards in groups.items() for reward in rewards]
+
+    def say(role, text):
+        return [{"role": role, "content": text}] if chat else text
+
+    return {"step": [step] * len(pairs), "prompt": [say("user", prompt) for prompt, _ in pairs],
+            "completion": [say("assistant", f"{step} {i}") for i in range(len(pairs))],
+            "is_right": [reward for _, reward in pairs], **more, "advantage": [0.0] * len(pairs)}
+
+
+def table(parquet, path, columns):
+    import pyarrow
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_trl_completions(tmp_path, parquet, chat):
+    # Step 9: a 1 of 3 (one None), b 0 of 4; logged again at step 10, whose rows say 10; step 100: a 4 of 4.
+    first = completions(9, {"a": [1.0, None, 0.0, 0.0], "b": [0.0] * 4}, chat)
+    folder = tmp_path / "completions"
+    table(parquet, folder / "completions_00009.parquet", first)
+    table(parquet, folder / "completions_00010.parquet", {**first, "step": [10] * 8})
+    table(parquet, folder / "completions_00100.parquet", completions(100, {"a": [1.0] * 4}, chat))
+    for path in (tmp_path, folder):
+        recording = traces.load(path)
+        assert rows_of(recording) == [(9, 1, 3), (9, 0, 4), (100, 4, 4)]
+        assert recording.prompt_id[0] == recording.prompt_id[2] != recording.prompt_id[1]
+    assert "files that repeat the completions of the one before, left out: 1" in recording.notes
+    assert "rollouts that were not judged, left out: 1" in recording.notes  # of two that are written
+    assert rows_of(traces.load(folder / "completions_00010.parquet")) == [(10, 1, 3), (10, 0, 4)]
+
+
+def test_trl_the_column_of_the_reward(tmp_path, parquet):
+    columns = completions(1, {"a": [0.5, 1.0]}, length=[3, 4], entropy=[1.0, 2.0], note=["x", "y"])
+    path = table(parquet, tmp_path / "completions_00001.parquet", columns)
+    assert refused(path) == (f"{path}: has 2 columns that may be the reward (is_right, length), expected one: "
+                             "--reward NAME")
+    assert refused(path, reward="right") == (f"{path}: no column right; found step, prompt, completion, is_right, "
+                                             "length, entropy, note, advantage")
+    assert refused(path, reward="is_right").startswith(f"{path}: row 1: is_right is 0.5, expected 0 or 1; --threshold")
+    recording = traces.load(path, reward="is_right", threshold=0.75)
+    assert rows_of(recording) == [(1, 1, 2)] and recording.entropy.tolist() == [1.5]
+    none = table(parquet, tmp_path / "distilled.parquet", {"step": [1], "prompt": ["a"], "completion": ["b"]})
+    assert refused(none) == f"{none}: has no column of rewards, expected one: --reward NAME"
+    other = table(parquet, tmp_path / "other.parquet", {"x": [1]})
+    assert refused(other) == f"{other}: no column step, expected completions of TRL; found x"
+
+
+def test_trl_damaged_files(tmp_path, parquet):
+    path = table(parquet, tmp_path / "completions_00001.parquet", completions(1, {"a": [0.0, 1.0]}))
+    whole = path.read_bytes()
+    last = write(tmp_path, whole[:-20], "completions_00002.parquet")
+    recording = traces.load(tmp_path)
+    assert rows_of(recording) == [(1, 1, 2)]
+    assert recording.notes[-1] == f"{last}: the last file is cut off (a killed run?): left out"
+    write(tmp_path, whole[:-20], "completions_00001.parquet")
+    write(tmp_path, whole, "completions_00002.parquet")
+    assert refused(tmp_path) == f"{path}: is not a whole Parquet file"
+    bad = bytearray(whole)
+    bad[4:40] = b"\xff" * 36  # pages
+    message = refused(write(tmp_path, bytes(bad), "bad.parquet"))
+    assert message == f"{tmp_path / 'bad.parquet'}: row 1: cannot be read (a damaged file?)"
+
+
+def test_trl_without_pyarrow_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = write(tmp_path, b"PAR1....PAR1", "completions_00001.parquet")
+    for given in (path, tmp_path):
+        assert refused(given) == f"{path}: is a Parquet file and needs pyarrow: pip install pyarrow"
 
 
 # --- open-instruct ----------------------------------------------------------------------------------

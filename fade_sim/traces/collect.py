@@ -13,6 +13,7 @@ from fade_sim.errors import InputError
 from fade_sim.recordings import Recording
 
 LIMIT = 2**28  # bytes of a line: a longer one is no rollout
+UNJUDGED = "rollouts that were not judged"
 
 
 class Rollout(NamedTuple):
@@ -44,7 +45,7 @@ class Reading:
         """
         self.field = name
         if value is None or (isinstance(value, float) and math.isnan(value)):
-            self.left["not judged"] += 1
+            self.left[UNJUDGED] += 1
             return None
         if not isinstance(value, (int, float)) or not abs(value) < 1e300:
             raise InputError(f"{name} is {show(value)}, expected a finite number (null or NaN: not judged)")
@@ -59,19 +60,21 @@ class Reading:
         raise InputError(f"{name} is {show(value)}, expected 0 or 1; "
                          f"--threshold T makes a reward of at least T a success{hint}")
 
-    def rollouts(self, path: Path, parse, rows, what: str = "line"):
-        """Rollouts of (number, row) pairs; lines that are part of one rollout become one, judged by the last."""
+    def rollouts(self, path: Path, parse, rows):
+        """Rollouts of (line number, row) pairs; lines that are part of one rollout become one, judged by the last."""
         held = None
         for number, row in rows:
             try:
                 rollout = parse(row)
             except InputError as error:
-                raise InputError(f"{path}: {what} {number}: {error}") from None
+                raise InputError(f"{path}: line {number}: {error}") from None
+            except RecursionError:
+                raise InputError(f"{path}: line {number}: is nested too deeply") from None
             if rollout is None:
                 continue
             if held is not None and held.part_of is not None and held.part_of == rollout.part_of:
                 self.left["earlier outputs of a rollout with several"] += 1
-                self.left["not judged"] -= held.success is None
+                self.left[UNJUDGED] -= held.success is None
                 rollout = rollout._replace(prompt=held.prompt)
             elif held is not None:
                 yield held
@@ -136,19 +139,26 @@ class Groups:
     def recording(self, source: str, reading: Reading, files: int) -> Recording:
         """All rows, by step. Raises InputError where there is none."""
         if not self.rows:
-            why = ", ".join(f"{number} {what}" for what, number in reading.left.items() if number)
+            why = "; ".join([f"{what}: {number}" for what, number in reading.left.items() if number] + reading.notes)
             raise InputError(f"{source}: holds no judged rollouts" + (f" ({why})" if why else ""))
         rows = sorted(self.rows.values(), key=lambda row: -1 if row[1] is None else row[1])
         notes = [f"read as {reading.form}: {files} file{'s' * (files != 1)}, reward from {reading.field}"]
         if reading.threshold is not None:
             notes.append(f"{reading.field} is from {reading.low:g} to {reading.high:g}: "
                          f"at least {reading.threshold:g} is a success")
+        sizes = np.array([row[3] for row in rows])
         if self.by_prompt:
             notes.append("no group id is recorded: rollouts of one prompt within a step are one group")
+            usual = int(np.median(sizes))
+            if usual > 1 and (twice := int((sizes >= 2 * usual).sum())):
+                notes.append(f"groups of at least twice the usual {usual} rollouts (a prompt more than once in a "
+                             f"step?): {twice}")
         if self.over_steps:
-            notes.append(f"{len(self.over_steps)} groups came in over several steps: each counts for its last")
-        notes += [_said(what, number, len(self.emptied)) for what, number in reading.left.items() if number]
-        counted, known = sum(row[3] for row in rows), sum(row[5] for row in rows)
+            notes.append(f"groups that came in over several steps, counted at their last: {len(self.over_steps)}")
+        notes += [f"{what}, left out: {number}" for what, number in reading.left.items() if number]
+        if self.emptied:
+            notes.append(f"groups that are gone, no rollout of theirs was judged: {len(self.emptied)}")
+        counted, known = int(sizes.sum()), sum(row[5] for row in rows)
         if 0 < known < counted:
             notes.append(f"entropy is recorded for {known} of {counted} rollouts: not used")
         tasks = tuple(row[6] for row in rows)
@@ -156,19 +166,12 @@ class Groups:
             source=source,
             prompt_id=tuple(row[0] for row in rows),
             successes=np.array([row[2] for row in rows], dtype=np.int64),
-            attempts=np.array([row[3] for row in rows], dtype=np.int64),
+            attempts=sizes.astype(np.int64),
             step=None if rows[0][1] is None else np.array([row[1] for row in rows], dtype=np.int64),
             entropy=np.array([row[4] / row[5] for row in rows]) if known == counted else None,
             task=tasks if None not in tasks and len(set(tasks)) > 1 else None,
             notes=(*notes, *reading.notes),
         )
-
-
-def _said(what: str, number: int, emptied: int) -> str:
-    if what == "not judged":
-        gone = f"; {emptied} groups had no other and are gone" if emptied else ""
-        return f"{number} rollouts were not judged and left their groups{gone}"
-    return f"{number} {what}: left out"
 
 
 # --- fields -------------------------------------------------------------------------------------------

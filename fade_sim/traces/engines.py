@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fade_sim.errors import InputError
-from fade_sim.traces.collect import Reading, Rollout, digest, entropy, show, take, whole
+from fade_sim.traces.collect import UNJUDGED, Reading, Rollout, digest, entropy, show, take, whole
+
+_STEP = r"(0|[1-9][0-9]{0,17})"
 
 
 class Engine(NamedTuple):
@@ -47,7 +49,7 @@ def _numbered(folder: Path, pattern: str) -> list[Path]:
 
 def _verl(files, reading):
     for path in files:
-        named = int(path.stem) if re.fullmatch(r"\d+", path.stem) else None
+        named = int(path.stem) if re.fullmatch(_STEP, path.stem) else None
 
         def parse(row, named=named):
             step = whole("step", take(row, "step", "verl"))
@@ -58,7 +60,7 @@ def _verl(files, reading):
                 uid = str(row["uid"])
                 key = re.fullmatch(r"(.+)_(\d+)_\d+", uid)
                 if key and re.fullmatch(r"pad[0-9a-f]{32}", key[1]):
-                    reading.left["lines that fill up a batch"] += 1
+                    reading.left["lines that only fill up a batch"] += 1
                     return None
                 group = (step, key[1] if key else uid)
                 part_of = (*group, key[2]) if key else None
@@ -85,7 +87,7 @@ def _number(text: str):
 
 def _trl_files(path):
     for folder in (path, path / "completions"):
-        if found := _numbered(folder, r"completions_(\d+)\.parquet"):
+        if found := _numbered(folder, r"completions_(\d{1,18})\.parquet"):
             return found
     return []
 
@@ -99,7 +101,7 @@ def _trl(files, reading):
             content.update(seen)
         if found and content.digest() == before:
             reading.left["files that repeat the completions of the one before"] += 1
-            reading.left["not judged"] -= sum(rollout.success is None for rollout in found)
+            reading.left[UNJUDGED] -= sum(rollout.success is None for rollout in found)
             continue
         before = content.digest()
         yield from found
@@ -133,8 +135,8 @@ def _trl_file(path, reading, last):
                     except InputError as error:
                         raise InputError(f"{path}: row {number}: {error}") from None
                     yield rollout, f"{prompt} {digest(row['completion'])} {rollout.success};".encode()
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path}: row {number + 1}: cannot be read ({str(error)[:80]})") from None
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError):
+            raise InputError(f"{path}: row {number + 1}: cannot be read (a damaged file?)") from None
 
 
 def _trl_columns(path, schema, reading):
@@ -165,8 +167,9 @@ def _trl_columns(path, schema, reading):
 
 
 def _prime_files(path):
+    path = path.absolute()
     for folder in (path, path / "rollouts"):
-        steps = _numbered(folder, r"step_(\d+)") or ([folder] if re.fullmatch(r"step_\d+", folder.name) else [])
+        steps = _numbered(folder, rf"step_{_STEP}") or [folder] * bool(re.fullmatch(rf"step_{_STEP}", folder.name))
         for name in ("train/all/traces.jsonl", "train/effective/traces.jsonl", "train_rollouts.jsonl"):
             if found := [file for step in steps if (file := step / name).is_file()]:
                 return found
@@ -176,8 +179,8 @@ def _prime_files(path):
 def _prime(files, reading):
     if any(path.parent.name == "effective" for path in files):
         reading.notes.append("effective rollouts only: those that failed, were stale or not admitted are not in them")
-    for path in files:
-        step = next((int(part[5:]) for part in reversed(path.parts) if re.fullmatch(r"step_\d+", part)), None)
+    for path in (path.absolute() for path in files):
+        step = next((int(part[5:]) for part in reversed(path.parts) if re.fullmatch(rf"step_{_STEP}", part)), None)
 
         def parse(row, step=step):
             return _prime_episode(row, step, reading)
@@ -200,7 +203,7 @@ def _prime_episode(row, step, reading):
         trace, failed = row, False
         if "traces" in row:
             traces = row["traces"] if isinstance(row["traces"], list) else []
-            trained = [one for one in traces if _part(one, "agent").get("trainable", True)]
+            trained = [one for one in traces if isinstance(one, dict) and _part(one, "agent").get("trainable", True)]
             if len(trained) > 1:
                 raise InputError(f"has {len(trained)} trained traces, expected one (agents that learn together?)")
             trace = trained[0] if trained else {"rewards": {}, "ok": False}
@@ -233,12 +236,12 @@ def _prime_reward(trace, failed, reading):
     for key, one in rewards.items():
         weight = one.get("weight", 1.0) if isinstance(one, dict) else 1.0
         score = one.get("score") if isinstance(one, dict) else one
-        for number in (score, weight):
-            if number is not None and not isinstance(number, (int, float)):
-                raise InputError(f"rewards.{key} is {show(number)}, expected a number")
         if score is None:
             return "the sum of rewards", None
-        values.append(score * weight)
+        for number in (score, weight):
+            if not isinstance(number, (int, float)) or abs(number) > 1e300:
+                raise InputError(f"rewards.{key} is {show(number)}, expected a finite number")
+        values.append(float(score) * float(weight))
     return "the sum of rewards", sum(values) if values else None
 
 
@@ -254,7 +257,7 @@ def _fits_prime(row) -> bool:
 
 # --- open-instruct ------------------------------------------------------------------------------------
 
-_SHARD = r"(.+)_rollouts_(\d{6,})\.jsonl"
+_SHARD = r"(.+)_rollouts_(\d{6,18})\.jsonl"
 
 
 def _open_instruct_files(path):
@@ -290,7 +293,7 @@ def _open_instruct(files, reading):
 
 
 ENGINES = {
-    "verl": Engine("N.jsonl per step", lambda path: _numbered(path, r"(\d+)\.jsonl"),
+    "verl": Engine("N.jsonl per step", lambda path: _numbered(path, rf"{_STEP}\.jsonl"),
                    lambda row: {"input", "output", "score", "step"} <= row.keys(), _verl),
     "trl": Engine("completions_N.parquet, in it or in completions/", _trl_files, lambda row: False, _trl),
     "prime-rl": Engine("rollouts/step_N/train/all/traces.jsonl", _prime_files, _fits_prime, _prime),
