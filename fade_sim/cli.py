@@ -77,9 +77,16 @@ def build_parser() -> Parser:
     weights.add_argument("--figure", metavar="PNG", help="where to draw it (default: weights-NAME-GSIZE.png)")
 
     replay = sub.add_parser("replay", allow_abbrev=False, help="recorded rollouts under every rule",
-                            description="Recorded rollouts (JSONL or CSV) under every rule: solve rates, uniform "
-                            "groups, masses, sign ratio, mass by difficulty, pass@k with intervals, FADE's gains.")
-    replay.add_argument("file", help="JSONL or CSV file, or the name of a shipped recording")
+                            description="Recorded rollouts (JSONL, CSV, or what verl, TRL, prime-rl and open-instruct "
+                            "write) under every rule: solve rates, uniform groups, masses, sign ratio, mass by "
+                            "difficulty, pass@k with intervals, FADE's gains.")
+    replay.add_argument("file", metavar="PATH", help="JSONL or CSV file, name of a shipped recording, or a folder or "
+                        "file of an engine's rollouts")
+    replay.add_argument("--format", metavar="NAME",
+                        help="verl, trl, prime-rl, open-instruct, rollouts (default: recognised)")
+    replay.add_argument("--reward", metavar="FIELD", help="field of the reward (default: the engine's own)")
+    replay.add_argument("--threshold", type=float, metavar="T",
+                        help="rewards of at least T are successes (default: rewards are 0 or 1)")
     replay.add_argument("--group-size", type=_group_size, help="training group size (default: as recorded, at most 16)")
     replay.add_argument("--method", action="append", metavar="RULE",
                         help="only this rule: power, 'power(3)', module:function; may be repeated")

@@ -287,12 +287,11 @@ def _weights_method(name: str, free: dict[str, str], group_size: int):
 
 def replay(args, free: dict[str, str]) -> None:
     """Recorded rollouts under every rule."""
-    from fade_sim import recordings, store
     from fade_sim import replay as replays
+    from fade_sim import store, traces
     from fade_sim.advantage import RULES, controller
 
-    path = recordings.find(args.file)
-    recording = recordings.load(path)
+    recording = traces.load(args.file, args.format, args.reward, args.threshold)
     rules = [_replay_method(text, args.group_size) for text in args.method or [n for n in RULES if n != "table"]]
     settings = {} if args.h_star is None else {"h_star": args.h_star}
     report = replays.replay(recording, rules, group_size=args.group_size,
@@ -304,7 +303,7 @@ def replay(args, free: dict[str, str]) -> None:
     if args.json:
         store.write_atomic(Path(args.json), (store.to_json(replays.to_dict(report), indent=1) + "\n").encode())
     console = _console()
-    console.print(f"{path}", soft_wrap=True)
+    console.print(recording.source, markup=False, highlight=False, soft_wrap=True)
     replays.render(report, console)
     for name, written in (("figure", args.figure), ("numbers", args.json)):
         if written:

@@ -48,6 +48,7 @@ class Recording:
     entropy: np.ndarray | None = None  # (P,) nats; mean over the rollouts of a row
     task: tuple[str, ...] | None = None  # (P,)
     pooled: bool = False  # one line per rollout and no step: a prompt's rollouts are one group
+    notes: tuple[str, ...] = ()  # what was left out or assumed on the way
 
     def __len__(self) -> int:
         return len(self.prompt_id)

@@ -128,7 +128,10 @@ def replay(recording: Recording, methods=None, group_size: int | None = None, k=
     c, n = recording.successes, recording.attempts
     G = _group_size(group_size, n)
     keep = n >= G
-    notes = []
+    notes = list(recording.notes)
+    if _without_uniform(c, n):
+        notes.append(f"none of {len(n)} groups is uniform: were such groups filtered out? phat is then biased towards "
+                     "1/2, and so are the gains and every mean here")
     if not keep.all():
         notes.append(f"{int((~keep).sum())} of {len(n)} groups have fewer than {G} rollouts: in none of the masses")
     if recording.pooled:
@@ -183,6 +186,11 @@ def _group_size(group_size, attempts) -> int:
     if group_size > attempts.max():
         raise InputError(f"group_size is {group_size}, expected at most {attempts.max()}, the largest recorded group")
     return int(group_size)
+
+
+def _without_uniform(c, n) -> bool:
+    """No uniform group where solve rates spread evenly over [0, 1] would leave that a chance of less than 1%."""
+    return bool((c > 0).all() and (c < n).all() and np.log1p(-2 / (n + 1)).sum() < math.log(0.01))
 
 
 def _default_methods(methods) -> list:

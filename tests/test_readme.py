@@ -1,5 +1,6 @@
 """Every command and every Python line of the README runs."""
 
+import json
 import os
 import re
 import shlex
@@ -55,6 +56,10 @@ def test_command_runs(command, tmp_path, small_model):
     program, *arguments = shlex.split(command.removeprefix("python -m "))
     if arguments[0] == "judge" and "--dry-run" not in arguments and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
+    if arguments[:2] == ["replay", "rollouts"]:  # as verl leaves it
+        (tmp_path / "rollouts").mkdir()
+        row = {"input": "1 + 1", "output": "2", "gts": "2", "score": 1.0, "step": 1}
+        (tmp_path / "rollouts" / "1.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'score': 0.0})}\n")
     if program == "fade-llm":
         arguments = in_seconds(arguments, tmp_path, small_model)
     module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli", "benchmarks": "benchmarks"}[program]
