@@ -59,7 +59,8 @@ LIMITS = (
     "A seed counts only where every rule of the comparison reaches the level; how many do not is in the note. What "
     "a rule loses by never reaching it shows in the numbers at the end of training.",
     "Rank-1 energy is that of the whole update of one shared head.",
-    "The levels were raised once, after a first run in which three regimes crossed theirs before the first record.",
+    "The levels were raised once, and the stale regimes with ratio and clip moved from lr 40 to lr 10, after a "
+    "first run in which three regimes crossed theirs before the first record.",
 )
 
 

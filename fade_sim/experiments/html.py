@@ -6,14 +6,14 @@ the PNG files alone.
 
 import base64
 import math
-import textwrap
 from html import escape
 
+from fade_sim.experiments import answers
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER
 
-IN_LIST = 260  # characters of a reason that the list at the top shows
 MANY = 20  # numbers that one table may hold before it is folded
 _BADGE = {HOLDS: "yes", UNDER: "partly", FAILS: "no"}
+_LABEL = {UNDER: "holds under conditions"}
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fbfbf9; --ink: #1c1d1f; --soft: #5a5d63; --line: #d9d9d4; --box: #f1f1ec;
@@ -101,10 +101,11 @@ def report(scores: dict, figures: dict[str, bytes]) -> str:
 computed exactly and every rule runs under the same dynamics: only the weights of successes and failures differ. What
 would count as holding was written down before the run.</p>
 {_first_answer(claims)}
+<details><summary>Words used here: delta, alpha, rank-1 energy, Lambda, stale, H_S</summary>
+<dl>{"".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS)}</dl></details>
 <ol class="claims">
 {"".join(_line(name, entry) for name, entry in claims.items())}</ol>
-<details><summary>Words used here</summary>
-<dl>{"".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS)}</dl></details>
+{_questions(claims)}
 <p class="soft">Made by <code>fade-sim reproduce --{escape(scores["mode"])}</code>, version {escape(scores["version"])},
 program {escape(scores["source"])}. {_size(scores["mode"])} The numbers are also in scores.json beside this file. A toy
 world cannot settle what a language model does: see the limits of each claim.</p>
@@ -128,15 +129,29 @@ def _first_answer(claims: dict) -> str:
     return f"<p><strong>Of {len(claims)} claim{'s' * (len(claims) != 1)}: {parts}.</strong></p>"
 
 
+def _questions(claims: dict) -> str:
+    """What people ask first, answered from the numbers below."""
+    rows = answers.questions(claims)
+    if not rows:
+        return ""
+    return "<h2>Asked first</h2>\n<dl>" + "".join(
+        f"<dt>{escape(question)}</dt><dd>{_code(escape(answer))}</dd>" for question, answer in rows) + "</dl>"
+
+
+def _code(text: str) -> str:
+    """Text between backquotes as code."""
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(text.split("`")))
+
+
 def _badge(entry: dict) -> str:
-    return f'<span class="badge {_BADGE[entry["verdict"]]}">{escape(entry["verdict"])}</span>'
+    verdict = entry["verdict"]
+    return f'<span class="badge {_BADGE[verdict]}">{escape(_LABEL.get(verdict, verdict))}</span>'
 
 
 def _line(name: str, entry: dict) -> str:
-    """An entry of the list at the top: title, badge, conditions, one sentence."""
-    under = f"<strong>Under: {escape('; '.join(entry['conditions']))}.</strong> " if entry["conditions"] else ""
+    """An entry of the list at the top: title, badge, short answer; its conditions stand with its numbers."""
     return (f'<li><a href="#{escape(name)}">{escape(entry["claim"]["title"])}</a>{_badge(entry)}'
-            f'<p>{under}{escape(textwrap.shorten(entry["because"], IN_LIST, placeholder=" ..."))}</p></li>\n')
+            f'<p>{escape(answers.short(name, entry))}</p></li>\n')
 
 
 def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
