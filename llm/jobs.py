@@ -45,6 +45,17 @@ def pretrain(args, free: dict[str, str]) -> None:
           f"model: {final}")
 
 
+def import_model(args, free: dict[str, str]) -> None:
+    """A GGUF file as a Hugging Face folder."""
+    from llm import gguf
+
+    file = gguf.locate(args.source)
+    with store.run_folder(args.out, args.out) as (folder, final):
+        print(f"reading {file.name}", file=sys.stderr)
+        count = gguf.convert(file, folder)
+    print(f"{count:,} parameters, float32\nmodel: {final}")
+
+
 # --- train ---------------------------------------------------------------------------------------------
 
 

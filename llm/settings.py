@@ -34,10 +34,11 @@ class Model(Section):
 class Data(Section):
     """The problems."""
 
-    task: Literal["arithmetic", "file"] = "arithmetic"
+    # arithmetic: `12+34=`; few_shot: solved examples before `12 + 3 =`, for a model that has read text
+    task: Literal["arithmetic", "few_shot", "file"] = "arithmetic"
     train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill"; answer: a text, or tests
     test: str = ""
-    train_prompts: Count = 256  # task = arithmetic
+    train_prompts: Count = 256  # task = arithmetic or few_shot
     test_prompts: Count = 128  # held-out prompts of the training skills, and as many of the held-out skill
     seed: Whole = 0  # of the problems and of their split
     eval_prompts: Count = 128  # evaluated prompts of each set

