@@ -67,10 +67,11 @@ def copies(train: Iterable[str], test: Sequence[str], n: int = 8, share: float =
     """The closest training problem of each evaluation problem that has one, in the order of `test`.
 
     Close is one with all the same words, or with at least `share` of the distinct phrases of `n` words
-    of the evaluation problem. A problem of fewer than `n` words has no phrases, only its words.
+    of the evaluation problem. A problem of fewer than `n` phrases is little more than a stock phrase:
+    only its words as a whole count.
     """
     spelt = [words(text) for text in test]
-    grams = [_grams(w, n) for w in spelt]
+    grams = [g if len(g) >= n else set() for g in (_grams(w, n) for w in spelt)]
     whole: dict[tuple[str, ...], list[int]] = {}
     holders: dict[str, list[int]] = {}
     for i, (all_words, phrases) in enumerate(zip(spelt, grams, strict=True)):

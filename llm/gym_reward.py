@@ -22,7 +22,7 @@ def tagged(text: str) -> str | None:
     """
     before, closing, _ = text.rpartition("</answer>")
     _, opening, answer = before.rpartition("<answer>")
-    return answer.strip() if closing and opening else None
+    return answer.partition("</answer>")[0].strip() if closing and opening else None
 
 
 class GymReward:

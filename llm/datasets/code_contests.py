@@ -26,7 +26,7 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
             raise Dropped("reads or writes a file")
     refuse_wording(statement, ask)
     pairs = [pair for key in _TESTS for pair in _pairs(row.get(key), key, where)]
-    answer = stdin(pairs, ask, tolerance=tolerance(statement))
+    answer = stdin(pairs, ask, tolerance=tolerance(statement, (output for _, output in pairs)))
     notes = ["a description that was translated by machine"] * (row.get("is_description_translated") is True)
     notes += ["pictures that the text leaves out"] * ("<image>" in statement)
     notes += [f"a time limit above {LIMIT} s"] * (_seconds(row.get("time_limit"), where) > LIMIT)

@@ -15,6 +15,10 @@ from llm.datasets import prompts
 from llm.datasets.cases import Found
 from llm.judge import values
 
+UNUSABLE = {"composite": "it is made of other generators: name those",
+            "game_of_life_halting": "its scorer accepts any text (reasoning-gym 0.1.25 takes the truth of a text)"}
+_NONSENSE = "neither here nor there"
+
 
 def package():
     """The module reasoning_gym.factory. Raises InputError where it is not installed."""
@@ -26,12 +30,14 @@ def package():
 
 
 def names() -> list[str]:
-    """Generators that need no other one to be named."""
-    return sorted(name for name in package().DATASETS if name != "composite")
+    """Generators that can be used alone."""
+    return sorted(name for name in package().DATASETS if name not in UNUSABLE)
 
 
 def dataset(name: str, config: dict):
     """A generator, which is its scorer too. Raises InputError on an unknown name or setting."""
+    if name in UNUSABLE:
+        raise InputError(f"{name} cannot be used: {UNUSABLE[name]}")
     if name not in (known := names()):
         raise InputError(f"unknown generator {name!r}{nearest(name, known)}")
     factory = package()
@@ -57,8 +63,18 @@ def problems(name: str, config: dict, size: int, seed: int) -> Iterator[Found]:
             written = json.loads(values.dump(entry))
         except Exception as error:  # the generator's own, whatever it is
             raise InputError(f"{name}: problem {i} cannot be made ({type(error).__name__}: {error})") from None
+        if _accepts(made, _NONSENSE, entry):
+            raise InputError(f"{name}: its scorer accepts {_NONSENSE!r} as the answer of problem {i}")
         yield Found(prompts.tagged(entry["question"]), {"gym": name, "config": config, "entry": written}, name,
                     f"{name} {i}")
+
+
+def _accepts(made, answer: str, entry: dict) -> bool:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return made.score_answer(answer, entry) >= 1
+    except Exception:  # what a scorer does with such a text is counted in training
+        return False
 
 
 def plain(value):

@@ -45,7 +45,7 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
     entry = tests.get("fn_name")
     if entry is None:
         pairs = [(_lines(a, where), _lines(b, where)) for a, b in zip(ours, theirs, strict=True)]
-        answer = stdin(pairs, ask, tolerance=tolerance(statement))
+        answer = stdin(pairs, ask, tolerance=tolerance(statement, theirs))
         prompt = prompts.program(statement)
     else:
         if not isinstance(entry, str) or not entry.isidentifier():
@@ -54,7 +54,8 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
             raise Dropped("dictionaries whose keys JSON made texts")
         if not all(isinstance(args, list) for args in ours):
             raise InputError(f"{where}: inputs of the function {entry} must be lists of arguments")
-        answer = call(entry, zip(ours, _expected(theirs), strict=True), ask, _PREFIX, tolerance(statement))
+        answer = call(entry, zip(ours, _expected(theirs), strict=True), ask, _PREFIX,
+                      tolerance(statement, theirs))
         starter = text(row, "starter_code", where, optional=True)
         prompt = prompts.function(statement, starter if starter.strip() else f"# the function is called {entry}")
     notes = ("a tolerance, read from the statement",) * ("tolerance" in answer)

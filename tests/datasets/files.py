@@ -30,8 +30,9 @@ def converted(**changed) -> dict:
 
 def taco(tests=None, **changed) -> dict:
     tests = tests or {"inputs": ["1 2\n", ["40", "2"]], "outputs": ["3\n", ["42"]]}
+    tests = tests if isinstance(tests, str) else json.dumps(tests)
     return {"question": SUM.replace("Read", "Given on one or two lines are"), "solutions": "[]", "starter_code": "",
-            "input_output": json.dumps(tests), "difficulty": "EASY", "raw_tags": "[]", "name": None,
+            "input_output": tests, "difficulty": "EASY", "raw_tags": "[]", "name": None,
             "source": "codeforces", "tags": "[]", "skill_types": "[]", "url": "", "date": "2014-06-20",
             "time_limit": "2.0 seconds", "picture_num": "0", "memory_limit": None,
             "Expected Auxiliary Space": None, "Expected Time Complexity": None, **changed}

@@ -27,6 +27,15 @@ needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None,
                                    reason="pyarrow is not installed: pip install pyarrow")
 HUMAN_EVAL = {"task_id": "g", "prompt": "def g(): pass", "entry_point": "g", "test": "def check(c): pass"}
 TWO_LINES = "import sys; print(sum(map(int, sys.stdin.read().split())))"
+HUGE = '{"fn_name": "f", "inputs": [[1], [2]], "outputs": [1, ' + "7" * 5000 + "]}"
+
+
+def empty(**more):
+    return codecontests(**{k: {"input": [], "output": []} for k in ("private_tests", "generated_tests")}, **more)
+
+
+def halves(**more):
+    return empty(**{"description": "Halve it.", "public_tests": {"input": ["1\n"], "output": ["0.5\n"]}, **more})
 
 
 def convert(tmp_path, source, rows, *options, kind="jsonl"):
@@ -130,16 +139,15 @@ def test_other_kinds_of_files_hold_the_same(tmp_path, kind):
 def test_an_error_that_the_statement_allows_becomes_the_tolerance(tmp_path):
     said = " Your answer is right if its absolute or relative error does not exceed "
     for text, value in (("10^{-6}.", 1e-6), ("10 - 4.", 1e-4), ("1e-9.", 1e-9), ("0.001.", 1e-3)):
-        (problem,) = convert(tmp_path, "codecontests", [codecontests(description="Halve it." + said + text)])
+        (problem,) = convert(tmp_path, "codecontests", [halves(description="Halve it." + said + text)])
         assert json.loads(problem.answer)["tolerance"] == value
-    assert "tolerance" not in json.loads(convert(tmp_path, "codecontests", [codecontests()])[0].answer)
+    for row in (halves(), codecontests(description="Halve it." + said + "10^{-6}.")):  # silent; whole numbers alone
+        assert "tolerance" not in json.loads(convert(tmp_path, "codecontests", [row])[0].answer)
 
 
 # --- dropped and counted -----------------------------------------------------------------------------
 
 
-def empty(**tests):
-    return codecontests(**{k: {"input": [], "output": []} for k in ("private_tests", "generated_tests")}, **tests)
 
 
 @pytest.mark.parametrize(("source", "row", "reason"), [
@@ -149,7 +157,10 @@ def empty(**tests):
     ("codecontests", codecontests(description="If there are multiple solutions, you may output any."), "several right"),
     ("codecontests", codecontests(description="Print the numbers in any order."), "several right outputs"),
     ("taco", taco(question="Find any permutation with this property. Print any valid answer."), "several right"),
-    ("codecontests", codecontests(description="The relative error must be small."), "an error that is not understood"),
+    ("codecontests", halves(description="The relative error must be small."), "an error that is not understood"),
+    ("taco", taco({"fn_name": "f", "inputs": [[1], [2]], "outputs": [1, float("nan")]}), "that nothing equals"),
+    ("taco", taco(HUGE), "an integer that is too long"),
+    ("taco", taco({"inputs": ["\ud800"], "outputs": ["1"]}), "text that no program can read or print"),
     ("codecontests", codecontests(input_file="sum.in"), "reads or writes a file"),
     ("codecontests", empty(public_tests={"input": [], "output": []}), "no tests"),
     ("codecontests", empty(public_tests={"input": ["1 2\n"], "output": [" \n"]}), "no test expects any output"),
@@ -175,6 +186,7 @@ def test_what_the_judge_cannot_express_is_dropped_and_counted(tmp_path, capsys, 
 @pytest.mark.parametrize("statement", [
     "If there are several answers, print the smallest.", "You can perform the operation any number of times.",
     "The edges are given in any order. Print their number.", "Print the number of multiple values.",
+    "The absolute difference of two of them is at most k.",
     "Print one number: the sum.", "For any two of them, print YES.",
 ])
 def test_statements_with_one_right_output_are_kept(tmp_path, statement):
