@@ -70,19 +70,21 @@ def copies(train: Iterable[str], test: Sequence[str], n: int = 8, share: float =
     of the evaluation problem. A problem of fewer than `n` phrases is little more than a stock phrase:
     only its words as a whole count.
     """
-    spelt = [words(text) for text in test]
-    grams = [g if len(g) >= n else set() for g in (_grams(w, n) for w in spelt)]
     whole: dict[tuple[str, ...], list[int]] = {}
     holders: dict[str, list[int]] = {}
-    for i, (all_words, phrases) in enumerate(zip(spelt, grams, strict=True)):
-        whole.setdefault(tuple(all_words), []).append(i)
-        for phrase in phrases:
+    sizes = []
+    for i, text in enumerate(test):
+        theirs = words(text)
+        whole.setdefault(tuple(theirs), []).append(i)
+        phrases = _grams(theirs, n)
+        sizes.append(len(phrases))
+        for phrase in phrases if len(phrases) >= n else ():
             holders.setdefault(phrase, []).append(i)
     found: dict[int, Copy] = {}
     for j, text in enumerate(train):
         ours = words(text)
         shared = Counter(i for phrase in _grams(ours, n) for i in holders.get(phrase, ()))
-        shares = {i: count / len(grams[i]) for i, count in shared.items()}
+        shares = {i: count / sizes[i] for i, count in shared.items()}
         shares |= dict.fromkeys(whole.get(tuple(ours), ()), 1.0)
         for i, value in shares.items():
             if value >= share and (i not in found or value > found[i].share):

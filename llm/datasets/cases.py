@@ -62,15 +62,16 @@ _INTERACTIVE = re.compile(r"\binteractive (?:problem|task)|\bflush (?:the |your 
                           r"\bfflush\b")
 _MANY = r"\b(?:multiple|several|many|more than one|different|various)\b"
 _SEVERAL = re.compile("|".join((
-    rf"{_MANY}[^.]{{0,120}}\b(?:any|arbitrary|either)\b",  # if there are several solutions, print any of them
+    rf"{_MANY}(?! test)[^.]{{0,120}}\b(?:any|arbitrary|either|one of them)\b",  # several solutions, print any of them
     r"\b(?:any|either|one) of (?:them|these|those) (?:(?:is|are|will be|would be|can be) )?(?:accepted|allowed)",
-    r"\b(?:print|output|return|report|find|write|give|construct) (?:any|an arbitrary)\b(?! number| time)",
+    r"\b(?:print|output|return|report|write|construct) (?:any|an arbitrary)\b(?! number| time)",
     r"\bany (?:valid|correct|possible|suitable|optimal|such) (?:answer|solution|output|one)",
     r"\b(?:print|output|return|report|write|list|display|answers?)\b[^.]{0,100}\bin (?:any|an arbitrary) order",
     r"\bspecial (?:judge|checker)\b",
 )))
 _ERROR = re.compile(r"\b(?:absolute|relative)\b[^.]{0,40}\b(?:error|difference|precision)|"
-                    r"\b(?:error|difference|precision)\b[^.]{0,60}\b(?:absolute|relative|exceed|at most|less than)\b")
+                    r"\b(?:error|difference|precision)\b[^.]{0,60}\b(?:absolute|relative|exceed|at most|less than)\b|"
+                    r"\bdiffers? (?:from|by)\b[^.]{0,60}\b(?:at most|more than|less than)\b|\bwithin (?:10|1e)\b")
 _FRACTION = re.compile(r"\d\.\d")
 _POWER = re.compile(r"10\s*(?:\^|\*\*)?\s*\{?\s*\(?\s*[-\u2212\u2013]\s*\{?\s*(\d{1,2})\b|"
                     r"\b1?e-0?(\d{1,2})\b|\b0\.(0*)1\b")  # 10^{-6}, 10 - 6, 1e-6, 0.000001

@@ -14,6 +14,7 @@ from fade_sim.errors import InputError, nearest
 from fade_sim.overlap import normalise
 from llm.datasets import SOURCES, files, generated
 from llm.datasets.cases import Ask, Dropped, Found
+from llm.waiting import bar
 
 
 class Window(NamedTuple):
@@ -85,7 +86,7 @@ def run(source: str, paths: list[str], out: Path, ask: Ask, *, dates: Window | N
     else:
         _refuse({"--size": size, "--seed": seed, "--set": settings or None}, source, "only reasoning-gym reads it")
         found = _converted(source, paths, ask, dates, summary)
-    _write(out, found, limit, summary)
+    files.write(out, _lines(found, limit, summary))
     _print(source, out, summary)
 
 
@@ -135,28 +136,23 @@ def _refuse_day(day: date | None, dates: Window) -> None:
         raise Dropped("outside the window")
 
 
-def _write(out: Path, problems: Iterator[Found], limit: int | None, summary: Summary) -> None:
-    """A line per problem; the file gets its name when it is whole."""
-    partial, prompts = out.with_name(f".{out.name}.partial"), set()
-    try:
-        with partial.open("w", encoding="utf-8") as stream:
-            for found in problems:
-                if (plain := normalise(found.prompt)) in prompts:
-                    summary.dropped["the same text as an earlier problem"] += 1
-                    continue
-                prompts.add(plain)
-                stream.write(json.dumps({"prompt": found.prompt, "answer": found.answer, "skill": found.skill}) + "\n")
-                summary.add(found)
-                if summary.kept == limit:
-                    break
-        if not summary.kept:
-            why = ", ".join(f"{n} {reason}" for reason, n in summary.dropped.most_common())
-            raise InputError(f"no problem is left of {summary.read}{f': {why}' if why else ''}")
-        partial.replace(out)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
-    finally:
-        partial.unlink(missing_ok=True)
+def _lines(problems: Iterator[Found], limit: int | None, summary: Summary) -> Iterator[str]:
+    """A line per problem whose text is new. Raises InputError where there is none."""
+    prompts: set[str] = set()
+    with bar("problems", None) as done:
+        for found in problems:
+            done()
+            if (plain := normalise(found.prompt)) in prompts:
+                summary.dropped["the same text as an earlier problem"] += 1
+                continue
+            prompts.add(plain)
+            summary.add(found)
+            yield json.dumps({"prompt": found.prompt, "answer": found.answer, "skill": found.skill})
+            if summary.kept == limit:
+                break
+    if not summary.kept:
+        why = ", ".join(f"{n} {reason}" for reason, n in summary.dropped.most_common())
+        raise InputError(f"no problem is left of {summary.read}{f': {why}' if why else ''}")
 
 
 def _print(source: str, out: Path, summary: Summary) -> None:

@@ -1,8 +1,8 @@
-"""Rows of a file on disk, one at a time: JSONL, a JSON list, Parquet, Arrow; the text ones also gzipped."""
+"""Rows of a file on disk, one at a time: JSONL, a JSON list, Parquet, Arrow; the text ones also gzipped. Lines out."""
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fade_sim.errors import InputError
@@ -36,6 +36,19 @@ def read(path: Path, columns: tuple[str, ...] = ()) -> Iterator[tuple[str, dict]
                 yield from _list(stream.read(), path)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def write(out: Path, lines: Iterable[str]) -> None:
+    """Lines of a new file, which gets its name when it is whole. Raises InputError."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+        partial.replace(out)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _object(text: str, where: str) -> dict:

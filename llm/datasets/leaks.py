@@ -1,4 +1,7 @@
-"""`fade-llm overlap`: problems for evaluation inside a training file, without the instruction they all share."""
+"""`fade-llm overlap`: problems for evaluation inside a training file, without the instruction they all share.
+
+Files are read row by row and prompts alone are kept: tests can be large.
+"""
 
 import json
 import sys
@@ -6,7 +9,8 @@ from pathlib import Path
 
 from fade_sim.errors import InputError
 from fade_sim.overlap import Copy, copies
-from llm.data import Problem, read_problems
+from llm.datasets import files
+from llm.datasets.cases import text
 from llm.datasets.prompts import statement_of
 from llm.judge.compare import shown
 
@@ -15,50 +19,45 @@ SHOWN = 20  # rows of the list
 
 def run(train: Path, tests: list[Path], n: int, share: float, clean: Path | None) -> int:
     """Print what was found; 0: nothing, 1: something. `clean`: the training problems without it, a new file."""
-    if clean is not None and clean.exists():
-        raise InputError(f"{clean}: already exists")
     if clean is not None and clean.suffix != ".jsonl":
         raise InputError(f"--clean is {str(clean)!r}, expected a .jsonl file")
-    ours = read_problems(train)
-    statements = [statement_of(p.prompt) for p in ours]
-    rows, taken = [], set()
+    if clean is not None and clean.exists():
+        raise InputError(f"{clean}: already exists")
+    ours, rows = _statements(train), []
+    left = set(range(len(ours)))
     for path in tests:
-        theirs = read_problems(path)
-        found = copies(statements, [statement_of(p.prompt) for p in theirs], n, share)
+        theirs = _statements(path)
+        found = copies(ours, theirs, n, share)
         same = sum(copy.share == 1.0 for copy in found)
         print(f"{path}: {len(found)} of {len(theirs)} problems are in {train}: {same} word for word, "
               f"{len(found) - same} near copies")
         rows += [(path, copy, theirs[copy.test]) for copy in found]
-        taken |= {copy.train for copy in found}
+        while clean is not None and found:  # `copies` names the closest one alone
+            left -= {copy.train for copy in found}
+            rest = sorted(left)
+            found = [c._replace(train=rest[c.train]) for c in copies([ours[i] for i in rest], theirs, n, share)]
     if rows:
         _print(rows)
     if clean is not None:
-        kept = _without(statements, ours, tests, n, share)
-        _write(clean, kept)
-        print(f"{len(kept)} of {len(ours)} training problems: {clean}")
+        _write(clean, train, left)
+        print(f"{len(left)} of {len(ours)} training problems: {clean}")
     return int(bool(rows))
 
 
-def _without(statements: list[str], ours: list[Problem], tests: list[Path], n: int, share: float) -> list[Problem]:
-    """Training problems of which none is a copy: a test problem may have several, `copies` names the closest."""
-    left = list(range(len(ours)))
-    while True:
-        taken = {copy.train for path in tests for copy in copies(
-            [statements[i] for i in left], [statement_of(p.prompt) for p in read_problems(path)], n, share)}
-        if not taken:
-            return [ours[i] for i in left]
-        left = [i for k, i in enumerate(left) if k not in taken]
+def _statements(path: Path) -> list[str]:
+    found = [statement_of(text(row, "prompt", where)) for where, row in files.read(path)]
+    if not found:
+        raise InputError(f"{path}: has no problems")
+    return found
 
 
-def _write(path: Path, problems: list[Problem]) -> None:
-    from fade_sim.store import write_atomic
-
-    if not problems:
+def _write(out: Path, train: Path, kept: set[int]) -> None:
+    if not kept:
         raise InputError("no training problem is left")
-    write_atomic(path, "".join(json.dumps(p._asdict()) + "\n" for p in problems).encode())
+    files.write(out, (json.dumps(row) for i, (_, row) in enumerate(files.read(train)) if i in kept))
 
 
-def _print(rows: list[tuple[Path, Copy, Problem]]) -> None:
+def _print(rows: list[tuple[Path, Copy, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -66,9 +65,9 @@ def _print(rows: list[tuple[Path, Copy, Problem]]) -> None:
     for name, side in (("problem", "right"), ("in training", "right"), ("share", "right"), ("of", "left"),
                        ("it begins", "left")):
         table.add_column(name, justify=side, overflow="fold")
-    for path, copy, problem in sorted(rows, key=lambda row: -row[1].share)[:SHOWN]:
+    for path, copy, statement in sorted(rows, key=lambda row: -row[1].share)[:SHOWN]:
         table.add_row(str(copy.test + 1), str(copy.train + 1), f"{copy.share:.2f}", path.name,
-                      shown(" ".join(statement_of(problem.prompt).split())[:70], 70))
+                      shown(" ".join(statement.split())[:70], 70))
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110).print(table)
     if len(rows) > SHOWN:
         print(f"... and {len(rows) - SHOWN} more")

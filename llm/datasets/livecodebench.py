@@ -45,7 +45,7 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
         if not ask.keep_doubtful and (name in names or title in names):
             raise Dropped(reason)
     refuse_wording(statement, ask)
-    entry = _object(text(row, "metadata", where, optional=True) or "{}", "metadata", where).get("func_name")
+    entry = _object(row.get("metadata") or "{}", where).get("func_name")
     tests = [*_tests(row, "public_test_cases", where), *_tests(row, "private_test_cases", where)]
     kinds = {test["testtype"] for test in tests}
     if kinds - {"functional" if entry else "stdin"}:
@@ -63,24 +63,25 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
 
 
 def _tests(row: dict, key: str, where: str) -> list[dict]:
-    """Tests under a key, in any of its layouts."""
-    given = text(row, key, where, optional=True)
-    if not given.strip():
-        return []
-    try:
-        tests = parse_json(given if given.lstrip()[:1] in "[" else unpack(given))
-    except ValueError as error:
-        raise InputError(f"{where}: {key}: {error}") from None
+    """Tests under a key, in any of its layouts; a list where a tool has read the JSON already."""
+    given = row.get(key)
+    if not isinstance(given, list):
+        given = text(row, key, where, optional=True).strip()
+        try:
+            given = parse_json(given if given[:1] == "[" else unpack(given)) if given else []
+        except ValueError as error:
+            raise InputError(f"{where}: {key}: {error}") from None
+    tests = given
     for i, test in enumerate(tests if isinstance(tests, list) else [None]):
         if not isinstance(test, dict) or not all(isinstance(test.get(k), str) for k in ("input", "output", "testtype")):
             raise InputError(f"{where}: {key}: test {i} has no texts 'input', 'output' and 'testtype'")
     return tests
 
 
-def _object(given: str, key: str, where: str) -> dict:
-    value = _value(given, f"{where}: {key}")
+def _object(given, where: str) -> dict:
+    value = _value(given, f"{where}: metadata") if isinstance(given, str) else given
     if not isinstance(value, dict):
-        raise InputError(f"{where}: {key} is {given!r:.40}, expected an object")
+        raise InputError(f"{where}: metadata is {given!r:.40}, expected an object")
     return value
 
 

@@ -42,8 +42,10 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
     if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
         raise InputError(f"{where}: input_output needs two lists of one length, 'inputs' and 'outputs'")
     refuse_wording(statement, ask)
-    entry = tests.get("fn_name")
+    entry, starter = tests.get("fn_name"), text(row, "starter_code", where, optional=True)
     if entry is None:
+        if "def " in starter:  # rows of GeeksforGeeks: the tests are 'n = 5\narr[] = {1, 2}', for no program to read
+            raise Dropped("starter code of a function, tests of a program")
         pairs = [(_lines(a, where), _lines(b, where)) for a, b in zip(ours, theirs, strict=True)]
         answer = stdin(pairs, ask, tolerance=tolerance(statement, theirs))
         prompt = prompts.program(statement)
@@ -56,7 +58,6 @@ def convert(row: dict, where: str, ask: Ask) -> Found:
             raise InputError(f"{where}: inputs of the function {entry} must be lists of arguments")
         answer = call(entry, zip(ours, _expected(theirs), strict=True), ask, _PREFIX,
                       tolerance(statement, theirs))
-        starter = text(row, "starter_code", where, optional=True)
         prompt = prompts.function(statement, starter if starter.strip() else f"# the function is called {entry}")
     notes = ("a tolerance, read from the statement",) * ("tolerance" in answer)
     return Found(prompt, answer, skill, tests=len(answer["tests"]), notes=notes)

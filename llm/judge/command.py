@@ -2,9 +2,6 @@
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -14,8 +11,7 @@ from llm.judge.compare import shown
 from llm.judge.limits import Kind, Limits, Verdict
 from llm.judge.pool import Judge
 from llm.judge.problems import Problem, parse, parse_json
-
-SILENT = 2.0  # seconds before a bar appears
+from llm.waiting import bar
 
 
 class Entry(NamedTuple):
@@ -75,7 +71,7 @@ def run(path: Path, limits: Limits, slots: int, *, unsafe_local: bool, dry_run: 
     if unsafe_local:
         print("warning: programs run with your rights: they can do what you can", file=sys.stderr)
     with judge:
-        with progress(len(entries)) as done:
+        with bar("judging", len(entries)) as done:
             verdicts = judge.many([(entry.problem, entry.source) for entry in entries], done)
         counts = judge.counts
     table(entries, verdicts)
@@ -89,29 +85,6 @@ def run(path: Path, limits: Limits, slots: int, *, unsafe_local: bool, dry_run: 
         raise InputError(f"{counts['infrastructure']} programs could not be judged: "
                          + next(v.why for v in verdicts if v.kind == "infrastructure"))
     return int(any(verdict.kind != "pass" for verdict in verdicts))
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, for a person who waits: from SILENT seconds on, and where it is a terminal alone."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(TextColumn("judging"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn(),
-                   console=Console(stderr=True, highlight=False))
-    task = bar.add_task("", total=total)
-    timer = threading.Timer(SILENT, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda: bar.advance(task)
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()
 
 
 def table(entries: list[Entry], verdicts: list[Verdict]) -> None:

@@ -80,7 +80,10 @@ def test_every_copy_is_cleaned_away(tmp_path, capsys):
 
 def test_bad_input_is_one_line(tmp_path, capsys):
     file = problems(tmp_path, "a.jsonl", (LONG, "1"))
-    for argv, says in (([file], "required: test"), ([file, "/nonexistent.jsonl"], "cannot be read"),
+    (tmp_path / "bad.jsonl").write_text('{"question": "a"}')
+    for argv, says in (([file], "required: test"),
+                       ([file, str(tmp_path / "bad.jsonl")], "bad.jsonl: line 1: prompt is None"),
+                       ([file, "/nonexistent.jsonl"], "cannot be read"),
                        ([file, file, "--share", "1.5"], "not a share above 0 and at most 1"),
                        ([file, file, "--ngram", "0"], "integer of at least 1"),
                        ([file, file, "--clean", file], "already exists"),

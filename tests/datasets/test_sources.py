@@ -80,6 +80,7 @@ def rewards():
     ("livecodebench", livecodebench(), RIGHT, WRONG),
     ("livecodebench", livecodebench(private_test_cases=json.dumps([case("2 2\n", "4\n")])), RIGHT, WRONG),
     ("livecodebench", method(), METHOD_RIGHT, METHOD_WRONG),
+    ("livecodebench", livecodebench(public_test_cases=[case("1 2\n", "3\n")], metadata={}), RIGHT, WRONG),
 ])
 def test_a_right_program_passes_and_a_wrong_one_fails(tmp_path, rewards, source, row, right, wrong):
     (problem,) = convert(tmp_path, source, [row])
@@ -138,6 +139,11 @@ def test_other_kinds_of_files_hold_the_same(tmp_path, kind):
 
 def test_an_error_that_the_statement_allows_becomes_the_tolerance(tmp_path):
     said = " Your answer is right if its absolute or relative error does not exceed "
+    for text in ("It is accepted if it differs from the right one by at most 1e-5.",
+                 "Answers within 10^{-5} are right.", "The relative error may be 10\u207b\u2075 or less.",
+                 "An absolute error of 10 \u2212 5 is allowed."):
+        (problem,) = convert(tmp_path, "codecontests", [halves(description=f"Halve it. {text}")])
+        assert json.loads(problem.answer)["tolerance"] == 1e-5
     for text, value in (("10^{-6}.", 1e-6), ("10 - 4.", 1e-4), ("1e-9.", 1e-9), ("0.001.", 1e-3)):
         (problem,) = convert(tmp_path, "codecontests", [halves(description="Halve it." + said + text)])
         assert json.loads(problem.answer)["tolerance"] == value
@@ -156,9 +162,13 @@ def test_an_error_that_the_statement_allows_becomes_the_tolerance(tmp_path):
     ("codecontests", codecontests(description="If there are several answers, print any of them."), "several right"),
     ("codecontests", codecontests(description="If there are multiple solutions, you may output any."), "several right"),
     ("codecontests", codecontests(description="Print the numbers in any order."), "several right outputs"),
+    ("codecontests", codecontests(description="If there are multiple subsets, print one of them."), "several right"),
+    ("codecontests", codecontests(description="You can print any path of at most n steps."), "several right outputs"),
     ("taco", taco(question="Find any permutation with this property. Print any valid answer."), "several right"),
     ("codecontests", halves(description="The relative error must be small."), "an error that is not understood"),
     ("taco", taco({"fn_name": "f", "inputs": [[1], [2]], "outputs": [1, float("nan")]}), "that nothing equals"),
+    ("taco", taco({"inputs": ["n = 5"], "outputs": ["3"]}, starter_code="class Solution:\n    def f(self, n):"),
+     "starter code of a function, tests of a program"),
     ("taco", taco(HUGE), "an integer that is too long"),
     ("taco", taco({"inputs": ["\ud800"], "outputs": ["1"]}), "text that no program can read or print"),
     ("codecontests", codecontests(input_file="sum.in"), "reads or writes a file"),
@@ -187,7 +197,9 @@ def test_what_the_judge_cannot_express_is_dropped_and_counted(tmp_path, capsys, 
     "If there are several answers, print the smallest.", "You can perform the operation any number of times.",
     "The edges are given in any order. Print their number.", "Print the number of multiple values.",
     "The absolute difference of two of them is at most k.",
-    "Print one number: the sum.", "For any two of them, print YES.",
+    "Print one number: the sum.", "There are multiple test cases, each of any length.",
+    "If there are many solutions, print the lexicographically least.", "If you cannot find any, print -1.",
+    "For any two of them, print YES.",
 ])
 def test_statements_with_one_right_output_are_kept(tmp_path, statement):
     assert len(convert(tmp_path, "codecontests", [codecontests(description=statement)])) == 1
@@ -246,6 +258,8 @@ def test_a_problem_without_a_date_is_outside_every_window(tmp_path, capsys):
     ("livecodebench", livecodebench(public_test_cases="[{]"), "line 2: public_test_cases: "),
     ("livecodebench", method(metadata="{}"), "line 2: testtype is ['functional'] where func_name is None"),
     ("livecodebench", method(private_test_cases=packed([case("[1", "1", "functional")])), "line 2: '[1' is not JSON"),
+    ("livecodebench", livecodebench(metadata="[]"), "line 2: metadata is '[]', expected an object"),
+    ("livecodebench", livecodebench(public_test_cases=None, private_test_cases="3"), "line 2: private_test_cases: "),
     ("livecodebench", livecodebench(private_test_cases="%%%"), "line 2: private_test_cases: neither JSON nor packed"),
     ("livecodebench", livecodebench(private_test_cases=packed([])[:-8]), "line 2: private_test_cases: "),
     ("aime", {"problem": "1+1?", "answer": "1000"}, "line 2: answer is '1000', expected a whole number from 0 to 999"),

@@ -55,7 +55,7 @@ def test_exit_codes(tmp_path, capsys):
 def test_a_bar_for_a_person_who_waits(tmp_path, terminal, silent, shown):
     """After a while, on standard error, and only where that is a terminal; standard output is the same."""
     slow = {**GOOD, "solution": "import time; time.sleep(.4); print(int(input()) + 1)"}
-    code = (f"import sys\nfrom llm import cli\nfrom llm.judge import command\ncommand.SILENT = {silent}\n"
+    code = (f"import sys\nfrom llm import cli\nfrom llm import waiting\nwaiting.SILENT = {silent}\n"
             "sys.exit(cli.main(['judge', sys.argv[1], '--slots', '2']))")
     ours, theirs = pty.openpty() if terminal else os.pipe()
     done = subprocess.run([sys.executable, "-c", code, write(tmp_path, slow, slow)], stdout=subprocess.PIPE,
