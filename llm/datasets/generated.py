@@ -17,6 +17,8 @@ from llm.judge import values
 
 UNUSABLE = {"composite": "it is made of other generators: name those",
             "game_of_life_halting": "its scorer accepts any text (reasoning-gym 0.1.25 takes the truth of a text)"}
+_APART = 1_000_000  # problem i of a generator has the random numbers of seed + i: seeds 1 and 2 would share all but one
+LARGEST_SEED = (1 << 32) // _APART - 1
 _NONSENSE = "neither here nor there"
 
 
@@ -54,8 +56,11 @@ def dataset(name: str, config: dict):
 
 
 def problems(name: str, config: dict, size: int, seed: int) -> Iterator[Found]:
-    """`size` problems of a generator. Raises InputError where one cannot be made or written down."""
-    made = dataset(name, {**config, "seed": seed, "size": size})
+    """`size` problems of a generator, others for every seed. Raises InputError where one cannot be made or written."""
+    if not 0 <= seed <= LARGEST_SEED or size > _APART or "seed" in config or "size" in config:
+        raise InputError(f"reasoning-gym: expected --seed from 0 to {LARGEST_SEED} and --size to {_APART}, and neither "
+                         "as a --set")
+    made = dataset(name, {**config, "seed": seed * _APART, "size": size})
     for i in range(size):
         try:
             with contextlib.redirect_stdout(io.StringIO()):

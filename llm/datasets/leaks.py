@@ -12,7 +12,6 @@ from fade_sim.overlap import Copy, copies
 from llm.datasets import files
 from llm.datasets.cases import text
 from llm.datasets.prompts import statement_of
-from llm.judge.compare import shown
 
 SHOWN = 20  # rows of the list
 
@@ -67,7 +66,7 @@ def _print(rows: list[tuple[Path, Copy, str]]) -> None:
         table.add_column(name, justify=side, overflow="fold")
     for path, copy, statement in sorted(rows, key=lambda row: -row[1].share)[:SHOWN]:
         table.add_row(str(copy.test + 1), str(copy.train + 1), f"{copy.share:.2f}", path.name,
-                      shown(" ".join(statement.split())[:70], 70))
+                      " ".join(statement.split())[:50])
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110).print(table)
     if len(rows) > SHOWN:
         print(f"... and {len(rows) - SHOWN} more")

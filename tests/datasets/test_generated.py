@@ -69,6 +69,8 @@ def test_settings_seed_and_size(tmp_path):
                          "max_animals=2")
     assert first != make(tmp_path, "leg_counting", "--size", "3", "--seed", "6", "--set", "min_animals=2", "--set",
                          "max_animals=2")
+    ours, theirs = ({p.prompt for p in make(tmp_path, "leg_counting", "--size", "50", "--seed", s)} for s in "12")
+    assert len(ours) == len(theirs) == 50 and not ours & theirs  # the generator alone would repeat 49
     assert "<answer> and </answer>" in first[0].prompt and entry_of(first[0])["question"].strip() in first[0].prompt
 
 
@@ -188,6 +190,8 @@ def test_bad_names_settings_and_problems_are_one_line(tmp_path, capsys, reward):
                        (["game_of_life_halting"], "its scorer accepts any text"),
                        (["leg_counting", "--set", "min_animls=2"], "unknown setting 'min_animls'; did you"),
                        (["leg_counting", "--set", "min_animals=0"], "leg_counting: "),
+                       (["leg_counting", "--seed", "5000"], "expected --seed from 0 to 4293"),
+                       (["leg_counting", "--set", "seed=3"], "neither as a --set"),
                        (["leg_counting", "--set", "min_animals"], "expected KEY=VALUE"),
                        (["leg_counting", "countdown", "--set", "a=1"], "--set is for one generator"),
                        (["leg_counting", "--limit", "3"], "--limit has no effect on reasoning-gym"),
