@@ -25,7 +25,8 @@ def harmless(name: str, answer: str) -> bool:
     """False where a scorer would run an answer that does more than name values.
 
     A list with no bracket of a call calls nothing. An expression is numbers, operators, brackets,
-    single letters and the functions above: no attribute, no text, no other name.
+    single letters and the functions above: no attribute, no text, no other name. So Integral(f, x) is no
+    answer to an integral, which the scorers would take for one.
     """
     if len(answer) > _LONGEST:
         return False

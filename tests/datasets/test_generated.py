@@ -131,6 +131,18 @@ def test_answers_that_scorers_evaluate_never_run(tmp_path, reward):
 
 
 @needs_gym
+def test_an_integral_is_not_answered_by_itself(tmp_path, reward):
+    """The scorer differentiates the answer: the derivative of Integral(f, x) is f."""
+    from reasoning_gym import create_dataset
+
+    (problem,) = make(tmp_path, "simple_integration", "--size", "1")
+    entry = entry_of(problem)
+    given = f"Integral({entry['metadata']['integrand']}, {entry['metadata']['variable']})"
+    assert create_dataset("simple_integration", seed=0, size=1).score_answer(given, entry) == 1.0
+    assert reward(f"<answer>{given}</answer>", problem.answer) == 0.0
+
+
+@needs_gym
 def test_a_scorer_that_accepts_any_text_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("llm.datasets.generated.UNUSABLE", {})
     assert cli.main(["data", "reasoning-gym", "game_of_life_halting", "--out", str(tmp_path / "o.jsonl")]) == 2
