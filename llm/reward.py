@@ -34,7 +34,7 @@ VERIFIERS: dict[str, Verifier] = {"integer": integer, "exact": exact}
 def make_verifier(reward: Reward) -> Verifier:
     """The verifier that the settings name; `module:function` of (text, answer) is looked up from the current folder.
 
-    "code" and "math" have processes of their own, started and tested here, ended with this process.
+    "code", "math" and "gym" have processes of their own, started and tested here, ended with this process.
     """
     if ":" in reward.name:
         return load_function(reward.name)
@@ -46,10 +46,14 @@ def make_verifier(reward: Reward) -> Verifier:
         from llm.math_reward import MathReward
 
         verifier = MathReward(reward)
+    elif reward.name == "gym":
+        from llm.gym_reward import GymReward
+
+        verifier = GymReward(reward)
     elif reward.name in VERIFIERS:
         return VERIFIERS[reward.name]
     else:
-        names = [*VERIFIERS, "code", "math", "module:function"]
+        names = [*VERIFIERS, "code", "math", "gym", "module:function"]
         raise InputError(f"unknown reward.name {reward.name!r}{nearest(reward.name, names)}")
     atexit.register(verifier.close)
     return verifier

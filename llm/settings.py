@@ -36,7 +36,7 @@ class Data(Section):
 
     # arithmetic: `12+34=`; few_shot: solved examples before `12 + 3 =`, for a model that has read text
     task: Literal["arithmetic", "few_shot", "file"] = "arithmetic"
-    train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill"; answer: a text, or tests
+    train: str = ""  # task = file: JSONL of {"prompt", "answer"}, optional "skill" (see fade-llm data)
     test: str = ""
     train_prompts: Count = 256  # task = arithmetic or few_shot
     test_prompts: Count = 128  # held-out prompts of the training skills, and as many of the held-out skill
@@ -50,7 +50,7 @@ class Reward(Section):
     """The verifier of an answer."""
 
     # integer (the whole answer is that number), exact (same text), math (the last box), code (tests of a program in
-    # isolation), or module:function
+    # isolation), gym (the scorer of a generated problem), or module:function
     name: str = "integer"
     # code: the program is the last ``` block of an answer, or its whole text; limits are per test
     program: Literal["block", "text"] = "block"
@@ -65,6 +65,10 @@ class Reward(Section):
     tolerance: NonNegative = 0.0  # relative, of numbers of which one is written with a decimal point; 0: exact
     symbolic: bool = True  # compare what is neither a number nor the same text with math-verify; False: it is wrong
     symbolic_seconds: Positive = 5.0  # per comparison, in a process of its own
+    # gym: the answer stands between <answer> and </answer>
+    threshold: Annotated[float, Meta(gt=0, le=1)] = 1.0  # scores from here on are reward 1, below 0
+    scorer_error: Literal["unjudged", "fail"] = "unjudged"  # a scorer that raises: the rollout leaves, or fails
+    scorer_seconds: Positive = 5.0  # per answer, in a process of its own; longer is wrong
 
 
 class Rollout(Section):

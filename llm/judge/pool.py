@@ -3,8 +3,8 @@
 import os
 import queue
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from fade_sim.errors import InputError
 from llm.judge import sandbox, seccomp
@@ -60,9 +60,12 @@ class Judge:
     def one(self, problem: Problem, source: str) -> Verdict:
         return self.many([(problem, source)])[0]
 
-    def many(self, jobs: Iterable[tuple[Problem, str]]) -> list[Verdict]:
-        """Verdicts in the order of the jobs."""
-        verdicts = [future.result() for future in [self.submit(*job) for job in jobs]]
+    def many(self, jobs: Iterable[tuple[Problem, str]], done: Callable[[], None] | None = None) -> list[Verdict]:
+        """Verdicts in the order of the jobs. `done` is called after each, in whatever order they come."""
+        futures = [self.submit(*job) for job in jobs]
+        for _ in as_completed(futures) if done is not None else ():
+            done()
+        verdicts = [future.result() for future in futures]
         for verdict in verdicts:
             self.counts[verdict.kind] += 1
             self.counts["retries"] += verdict.retries

@@ -1,6 +1,9 @@
 """fade-llm judge: the file, the report, the exit codes."""
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
 import sys
 
@@ -45,6 +48,26 @@ def test_exit_codes(tmp_path, capsys):
     broken = {**CHECK, "test": "def chek(candidate): pass"}
     assert cli.main(["judge", write(tmp_path, broken)]) == 2
     assert "the tests do not load" in capsys.readouterr().err
+
+
+@needs_bwrap
+@pytest.mark.parametrize(("terminal", "silent", "shown"), [(True, 0.05, True), (True, 60, False), (False, 0.05, False)])
+def test_a_bar_for_a_person_who_waits(tmp_path, terminal, silent, shown):
+    """After a while, on standard error, and only where that is a terminal; standard output is the same."""
+    slow = {**GOOD, "solution": "import time; time.sleep(.4); print(int(input()) + 1)"}
+    code = (f"import sys\nfrom llm import cli\nfrom llm import waiting\nwaiting.SILENT = {silent}\n"
+            "sys.exit(cli.main(['judge', sys.argv[1], '--slots', '2']))")
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    done = subprocess.run([sys.executable, "-c", code, write(tmp_path, slow, slow)], stdout=subprocess.PIPE,
+                          stderr=theirs, text=True, timeout=120)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # a terminal whose other end is closed
+        while data := os.read(ours, 65536):
+            seen += data
+    os.close(ours)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "2 pass"
+    assert (b"judging" in seen and b"2/2" in seen) if shown else seen == b"", seen
 
 
 def test_a_dry_run_judges_nothing(tmp_path, capsys, monkeypatch):

@@ -216,7 +216,7 @@ def test_tolerance_is_relative_and_asked_for(exact):
 
 
 def test_a_missing_library_is_said(monkeypatch):
-    import llm.math_reward as module
+    import llm.worker as module
 
     real = module.json.loads
     monkeypatch.setattr(module.json, "loads", lambda text: {"missing": True} if b"ready" in text else real(text))

@@ -43,6 +43,9 @@ def test_a_batch_verifier_must_answer_for_every_text():
     ("name = 'code'\ncpu_seconds = 60.0", "reward.wall_seconds is 15, expected at least reward.cpu_seconds, 60"),
     ("name = 'code'\nprogram = 'fence'", "reward.program is 'fence'"),
     ("name = 'code'\nmemory_mb = 1", "memory_mb is 1"),
+    ("name = 'math'\nthreshold = 0.5", "reward.threshold has no effect: reward.name is 'math', not 'gym'"),
+    ("name = 'gym'\nthreshold = 0.0", "reward.threshold is 0"),
+    ("name = 'gym'\nscorer_error = 'none'", "reward.scorer_error is 'none'"),
 ])
 def test_mistakes_are_named(tmp_path, text, says):
     (tmp_path / "mine.toml").write_text("[method]\nname = 'dr_grpo'\n[reward]\n" + text)
