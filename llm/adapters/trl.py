@@ -93,8 +93,8 @@ class FadeGRPOTrainer(GRPOTrainer):
             first = int(bad.nonzero()[0, 0])
             parts = " + ".join(f"{w:g} * {name} ({value:g})" for w, name, value in zip(
                 shares.tolist(), self.reward_func_names, each[first].tolist(), strict=True))
-            raise InputError(f"TRL: the reward of rollout {first} is {float(reward[first]):.9g} = {parts}, expected 0, 1 "
-                             "or None: rules are for verifiable rewards; use reward_weights with 1 for the verifier "
+            raise InputError(f"TRL: the reward of rollout {first} is {float(reward[first]):.9g} = {parts}, expected 0, "
+                             "1 or None: rules are for verifiable rewards; use reward_weights with 1 for the verifier "
                              "and 0 for what is only logged")
         return reward.double().numpy()
 

@@ -31,7 +31,8 @@ def model():
     torch.manual_seed(0)
     return Qwen2ForCausalLM(Qwen2Config(
         vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.4, pad_token_id=0, eos_token_id=1, bos_token_id=None))
+        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.4,
+        pad_token_id=0, eos_token_id=1, bos_token_id=None))
 
 
 def even(completion_ids, **kwargs):
