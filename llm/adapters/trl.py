@@ -42,7 +42,9 @@ class FadeGRPOTrainer(GRPOTrainer):
     """
 
     def __init__(self, model, reward_funcs=None, args: GRPOConfig | None = None, *rest, method, **kwargs):
-        args = GRPOConfig("fade-grpo") if args is None else args
+        if args is None:
+            raise InputError("TRL: args is missing, expected a GRPOConfig: by default TRL divides by the group's std; "
+                             "use scale_rewards = 'none' and loss_type = 'dr_grpo'")
         self.weights = Weights(method, args.num_generations)
         said = hazards.refuse("TRL", hazards.TRL, vars(args), self.weights)
         if args.process_index == 0:
