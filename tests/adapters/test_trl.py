@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -51,6 +52,18 @@ def processes(folder: Path, jobs: dict, count: int = 1, code: int = 0) -> dict:
     assert done.returncode == code, done.stderr[-3000:]
     return {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(count)]
             for name in jobs if code == 0}
+
+
+def test_the_example_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = next(b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "FadeGRPO" in b)
+    options = {k: v for k, v in settings("").items() if k not in ("output_dir", "scale_rewards", "loss_type")}
+    given = {"model": tiny.model(), "verifier": tiny.even, "tokenizer": tiny.tokenizer(), "options": options,
+             "dataset": tiny.Dataset.from_list([{"prompt": p} for p in PROMPTS])}
+    exec(code, given)
+    assert given["trainer"].state.global_step == 2 and given["trainer"].weights.label == "fade"
+    assert {f"weights/{x}" for x in ("alpha", "delta", "phat", "Hhat", "m_S", "m_F", "sign_ratio", "pass@4")} <= set(
+        given["trainer"].state.log_history[0])
 
 
 # --- advantages ------------------------------------------------------------------------------------------
@@ -182,6 +195,19 @@ def test_entropy_is_trls_own_and_costs_a_pass_only_where_it_has_to(tmp_path):
             assert 0 < first[PREFIX + "entropy"] < np.log(16)
     assert scored["on-policy"] == scored["plain"] + 2 and scored["static"] == scored["plain"]
     assert scored["old"] == scored["plain old"]
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_entropy_is_the_policys_where_the_reference_is_the_same_model(tmp_path, uses):
+    """LoRA: the reference is the model without its adapter, scored in the same call. uses 2: TRL scores both."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    lora = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj", "o_proj"], init_lora_weights=False)
+    trainer = build(tmp_path, FADE, peft=lora, beta=0.1, num_iterations=uses, learning_rate=0.0)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["kl"] > 0.01  # they do differ
+    assert row[PREFIX + "entropy"] == pytest.approx(row["entropy"], rel=1e-5)
+    assert trainer.weights.controller.step == 2 // uses
 
 
 # --- evaluation, checkpoints -----------------------------------------------------------------------------

@@ -63,14 +63,14 @@ def settings(folder, **changes) -> dict:
         "gradient_checkpointing": False, **changes}
 
 
-def build(folder, method=None, reward="even", kind=None, **changes):
-    """A trainer; method None: TRL's own."""
+def build(folder, method=None, reward="even", kind=None, peft=None, **changes):
+    """A trainer; method None: TRL's own. peft: a configuration of adapters."""
     kind = kind or (GRPOTrainer if method is None else FadeGRPOTrainer)
     own = {} if method is None else {"method": method}
     rewards = [REWARDS[name] for name in reward.split("+")]
     return kind(model(), rewards, GRPOConfig(**settings(folder, **changes)), processing_class=tokenizer(),
                 train_dataset=Dataset.from_list([{"prompt": p} for p in PROMPTS]),
-                eval_dataset=Dataset.from_list([{"prompt": p} for p in PROMPTS[:4]]), **own)
+                eval_dataset=Dataset.from_list([{"prompt": p} for p in PROMPTS[:4]]), peft_config=peft, **own)
 
 
 def watch(trainer) -> dict:
