@@ -154,6 +154,10 @@ TRL = (
              f"{name} = {neutral[0]!r}", refuse=False)
       for name, neutral in (("top_p", (1.0,)), ("top_k", (0, None)), ("min_p", (None, 0.0)),
                             ("repetition_penalty", (1.0,)))),
+    Hazard("sampling at another temperature", "sampling", "generation_kwargs",
+           lambda o, w: (o["generation_kwargs"] or {}).get("temperature", o["temperature"]) != o["temperature"],
+           "rollouts are sampled at another temperature than that of their log-probabilities and of Hhat",
+           "temperature for both", refuse=False),
     Hazard("checkpoint between two uses of a batch", "checkpoint", "save_steps",
            lambda o, w: w.adaptive and _window_cut(o),
            "a run resumed there samples a new batch, which moves the controller once more than an uninterrupted run",

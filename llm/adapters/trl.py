@@ -46,7 +46,8 @@ class FadeGRPOTrainer(GRPOTrainer):
             raise InputError("TRL: args is missing, expected a GRPOConfig: by default TRL divides by the group's std; "
                              "use scale_rewards = 'none' and loss_type = 'dr_grpo'")
         self.weights = Weights(method, args.num_generations)
-        said = hazards.refuse("TRL", hazards.TRL, vars(args), self.weights)
+        sampling = {k: v for k, v in (args.generation_kwargs or {}).items() if k != "temperature"}  # they win in TRL
+        said = hazards.refuse("TRL", hazards.TRL, vars(args) | sampling, self.weights)
         if args.process_index == 0:
             hazards.warn(said)
         self._generating = False  # True while TRL samples and scores a batch of training

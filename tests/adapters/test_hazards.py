@@ -14,7 +14,8 @@ SAFE = {  # what GRPOConfig holds at its defaults, but for the two settings that
     "steps_per_generation": 1, "gradient_accumulation_steps": 1, "mask_truncated_completions": False,
     "top_entropy_quantile": 1.0, "use_vllm": False, "vllm_importance_sampling_correction": True,
     "vllm_importance_sampling_mode": "sequence_mask", "entropy_coef": 0.0, "use_adaptive_entropy": False,
-    "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "save_strategy": "steps", "save_steps": 500}
+    "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "temperature": 1.0, "generation_kwargs": None,
+    "save_strategy": "steps", "save_steps": 500}
 
 # (changed settings, method, refused or said, part of the line)
 CASES = [
@@ -45,6 +46,7 @@ CASES = [
     ({"top_p": 0.9}, "fade", "said", "top_p = 0.9: .*; use top_p = 1.0"), ({"top_k": 50}, "fade", "said", "top_k = 50"),
     ({"min_p": 0.1}, "fade", "said", "min_p = 0.1"),
     ({"repetition_penalty": 1.2}, "fade", "said", "repetition_penalty = 1.2"),
+    ({"generation_kwargs": {"temperature": 0.5}}, "dr_grpo", "said", "generation_kwargs = .*another temperature"),
     ({"steps_per_generation": 4, "gradient_accumulation_steps": 2, "save_steps": 3}, "fade", "said", "save_steps = 3"),
 ]
 

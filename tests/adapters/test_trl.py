@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,8 @@ def processes(folder: Path, jobs: dict, count: int = 1, code: int = 0) -> dict:
 
 def test_the_example_of_the_readme(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = next(b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "FadeGRPO" in b)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (code,) = (block for block in blocks if "FadeGRPOTrainer" in block)
     options = {k: v for k, v in settings("").items() if k not in ("output_dir", "scale_rewards", "loss_type")}
     given = {"model": tiny.model(), "verifier": tiny.even, "tokenizer": tiny.tokenizer(), "options": options,
              "dataset": tiny.Dataset.from_list([{"prompt": p} for p in PROMPTS])}
@@ -210,6 +211,14 @@ def test_entropy_is_the_policys_where_the_reference_is_the_same_model(tmp_path, 
     assert trainer.weights.controller.step == 2 // uses
 
 
+def test_it_learns(tmp_path):
+    """Even sums of tokens, under a rule of two sides and a controller that moves: the solve rate rises."""
+    trainer, _ = trained(tmp_path, FADE, max_steps=80, learning_rate=0.3)
+    rate = logged(trainer, "solve_rate")
+    assert np.mean(rate[-10:]) > np.mean(rate[:10]) + 0.2
+    assert logged(trainer, "delta")[0] > 0.5 and logged(trainer, "delta")[-1] == 0.3  # entropy falls, failures weigh more
+
+
 # --- evaluation, checkpoints -----------------------------------------------------------------------------
 
 
@@ -289,11 +298,26 @@ def test_hazards_are_refused_before_the_model_is_loaded(tmp_path, changed, line)
         FadeGRPOTrainer("no model is looked for", args=GRPOConfig(**settings(tmp_path, **changed)), method=FADE)
 
 
-def test_what_only_changes_the_step_is_said(tmp_path):
-    with pytest.warns(UserWarning, match="TRL: loss_type = 'dapo': .*ratios of weights stay"):
-        trainer = build(tmp_path, "asym_delta(0.4)", loss_type="dapo")
+@pytest.mark.parametrize(("changed", "line"), [
+    ({"loss_type": "dapo"}, "loss_type = 'dapo': .*ratios of weights stay"),
+    ({"num_iterations": 2, "save_strategy": "steps", "save_steps": 1}, "save_steps = 1: a run resumed there"),
+    ({"num_iterations": 2, "save_strategy": "epoch"}, "save_steps = 500: a run resumed there"),
+    ({"mask_truncated_completions": True}, "mask_truncated_completions = True: "),
+    ({"top_entropy_quantile": 0.5}, "top_entropy_quantile = 0.5: "), ({"entropy_coef": 0.1}, "entropy_coef = 0.1: "),
+    ({"delta": 2.0}, "delta = 2.0: "), ({"top_p": 0.9}, "top_p = 0.9: "),
+    ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs = .*another temperature"),
+])
+def test_what_only_changes_the_step_is_said_and_runs(tmp_path, changed, line):
+    with pytest.warns(UserWarning, match=f"TRL: {line}"):
+        trainer = build(tmp_path, FADE, **changed)
     trainer.train()
-    assert trainer.state.global_step == 2
+    assert trainer.state.global_step == 2 and trainer.weights.controller.step == 2 // trainer.args.num_iterations
+
+
+def test_another_minor_version_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.17.0")
+    with pytest.raises(ImportError, match=r"private methods of TRL 1.16, found 1.17.0; pip install 'trl~=1.16.0'"):
+        reload(adapter)
 
 
 def test_rewards_that_are_no_verdict_are_refused_with_their_parts(tmp_path):
@@ -355,6 +379,12 @@ def gradients(folder, loss_type, advantage=1.0, **changes) -> np.ndarray:
         trainer._compute_loss(trainer.model, part).backward()
         out.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters()]).double())
     return torch.stack(out).numpy()
+
+
+def test_a_ratio_of_sequences_keeps_the_weights(tmp_path):
+    """On-policy, the mean over a rollout's tokens in the ratio and the sum over them in the loss cancel."""
+    sequence = gradients(tmp_path, "dr_grpo", importance_sampling_level="sequence")
+    assert np.allclose(sequence, gradients(tmp_path, "dr_grpo"), atol=1e-7)
 
 
 def factors(folder, loss_type, **changes) -> np.ndarray:
