@@ -55,10 +55,8 @@ def step_row(trainer, batch, table, advantage, learned: Learned) -> dict:
     sums = ranks.sum(learned.sums)
     passes = max(sums[1], 1.0)
     return {
-        "solve_rate": float(rate.mean()), "groups_drawn": len(scored), "groups_used": len(stats.sizes),
+        **solve_row(rate), "groups_drawn": len(scored), "groups_used": len(stats.sizes),
         "unscored": int(len(scored) * G - scored.sum()),
-        "all_fail": float((rate == 0).mean()), "all_pass": float((rate == 1).mean()),
-        "mixed": float(((rate > 0) & (rate < 1)).mean()),
         "entropy": float(batch.drawn[:, 2].sum() / batch.drawn[:, 3].sum()),
         "phat": ctrl.phat, "Hhat": ctrl.hhat, "H0": ctrl.h0, "alpha": alpha, "delta": delta,
         **mass_row(table, stats.successes[stats.sizes == G]),
@@ -67,6 +65,12 @@ def step_row(trainer, batch, table, advantage, learned: Learned) -> dict:
         "ratio": float(sums[2] / passes), "ratio_max": ranks.max(learned.ratio_max), "cut": float(sums[3] / passes),
         "kl": float(sums[4] / passes) if trainer.settings.loss.kl != "none" else None,
     }
+
+
+def solve_row(rate) -> dict:
+    """Mean solve rate of groups (P,), and the shares of groups that are uniform and mixed."""
+    return {"solve_rate": float(rate.mean()), "all_fail": float((rate == 0).mean()),
+            "all_pass": float((rate == 1).mean()), "mixed": float(((rate > 0) & (rate < 1)).mean())}
 
 
 def mass_row(table, successes) -> dict:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fade_sim.advantage import BatchStats, advantages, controller, make, step_table
+from fade_sim.advantage import BatchStats, controller
 from fade_sim.errors import InputError
 from fade_sim.store import plain
 from llm import probes
@@ -25,6 +25,7 @@ from llm.optimiser import Optimiser
 from llm.parallel import Ranks
 from llm.policy import Policy
 from llm.rollout import Roller
+from llm.weigh import weigh
 
 _STREAM = 0x7A17  # random numbers of training rollouts, apart from those of evaluation
 
@@ -151,20 +152,11 @@ class Trainer:
         solve_rate = float(batch.drawn[:, 1].sum() / batch.drawn[:, 4].sum())
         entropy = float(batch.drawn[:, 2].sum() / batch.drawn[:, 3].sum())
         self.controller = controller.update(self.controller, solve_rate, entropy)
-        before, method = self.controller, self.settings.contender.method
-        table, self.controller = step_table(method, before, G, stats)
-        rollouts, counted = batch.rollouts, batch.counted
-        advantage = torch.zeros(len(rollouts), dtype=torch.float64)
-        size = group_sizes(rollouts.group, counted)
-        for n in size[counted].unique().tolist():
-            rows = counted & (size == n)
-            try:  # a group that lost a rollout to its verifier has the weights of a smaller group
-                weights = table if n == G else step_table(method, before, n, stats)[0]
-            except InputError:  # of a size at which the rule is not defined: nothing is learned from it
-                continue
-            advantage[rows] = advantages(rollouts.reward, rollouts.group, make("table", weights=weights),
-                                         valid=rows)[rows]
-        return table, advantage
+        rollouts = batch.rollouts
+        advantage, table, self.controller = weigh(
+            self.settings.contender.method, self.controller, G, stats, rollouts.reward.numpy(),
+            rollouts.group.numpy(), batch.counted.numpy())
+        return table, torch.from_numpy(advantage)
 
     # --- learn -----------------------------------------------------------------------------------------
 
@@ -222,12 +214,6 @@ def spare(rollouts: Rollouts) -> Rollouts:
     """One rollout of no group: a process without work of its own still takes part in sharded calls."""
     one = rollouts.select(slice(0, 1))
     return replace(one, group=torch.full_like(one.group, -1))
-
-
-def group_sizes(group: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    """(N,) counted rollouts of the group of each rollout."""
-    _, at = group.unique(return_inverse=True)
-    return torch.bincount(at, weights=counted.double())[at].long()
 
 
 def group_table(rollouts: Rollouts) -> np.ndarray:

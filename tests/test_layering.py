@@ -118,13 +118,21 @@ def test_trainer_uses_the_shared_part_only():
 
 
 def test_trainer_names_no_rule():
-    """What a rule is called decides nothing in the trainer: its files hold no name of one."""
+    """What a rule is called decides nothing in the trainer: its files hold no name of one.
+
+    But for hazards: there such a name is that of an engine's loss.
+    """
     from fade_sim.advantage import RULES
 
     names = {name for name in RULES if name not in ("table", "reinforce")}
-    for path in under("llm"):
+    for path in [path for path in under("llm") if not path.name.startswith("hazards")]:
         words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
         assert not words & names, path
+
+
+def test_engines_are_imported_by_their_adapter_alone():
+    for engine in ("trl", "verl"):
+        assert set(offenders(under("llm"), [engine])) <= {f"llm/adapters/{engine}.py"}
 
 
 def test_theory_and_simulator_know_nothing_of_each_other():
