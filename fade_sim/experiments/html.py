@@ -11,6 +11,7 @@ from html import escape
 from fade_sim.experiments import answers
 from fade_sim.experiments.claim import FAILS, HOLDS, UNDER
 
+LONG = 600  # characters of a reason above which it is folded
 MANY = 20  # numbers that one table may hold before it is folded
 _BADGE = {HOLDS: "yes", UNDER: "partly", FAILS: "no"}
 _LABEL = {UNDER: "holds under conditions"}
@@ -62,21 +63,46 @@ code { font-size: .92em; overflow-wrap: anywhere; background: var(--box); border
 """
 
 WORDS = (
-    ("success and failure weights", "Every rule multiplies the score of a rollout by a weight: w_S for a success, -w_F "
-     "for a failure. m_S and m_F are their averages under the policy; m_S/m_F is the sign ratio."),
-    ("delta", "asym_delta(delta) divides the weight of failures by delta: below 1 it is failure-biased, above 1 "
-     "success-biased, at 1 it is dr_grpo (reward minus group mean)."),
-    ("alpha", "power(alpha) multiplies weights by (1 - solve rate)^(alpha - 1): above 1 it favours hard prompts."),
-    ("entropy", "Of the policy, in nats, averaged over prompts; H_S and H_F are the entropies within successes and "
-     "within failures."),
-    ("rank-1 energy", "Share of the largest singular value in the energy of the head's whole update: 1 means that all "
-     "learning went into one direction."),
-    ("stale by L updates", "Rollouts are drawn from the head of L updates ago. The importance ratio corrects for that; "
-     "the PPO clip bounds it."),
-    ("Lambda", "Learning rate times staleness times the largest eigenvalue of E[(m_F - m_S) Fisher]: above 1, stale "
-     "updates grow by themselves."),
-    ("95% interval", "Over seeds (each draws a world and its samples), Student t. Contenders share worlds and random "
-     "numbers, so differences between them are paired."),
+    ("weights of successes and failures, masses",
+     "Every rule multiplies the score of a rollout, the gradient of its log-probability, by a weight: w_S for a "
+     "success, -w_F for a failure. The masses m_S and m_F are the averages of both under the policy; m_S/m_F is "
+     "the sign ratio: below 1 a rule is failure-biased."),
+    ("dr_grpo",
+     "The rule whose weight is reward minus the mean of the group of G rollouts: m_S = m_F."),
+    ("delta",
+     "asym_delta(delta) divides the weight of failures by delta. Below 1 it suppresses failures harder, above 1 it "
+     "is success-biased, at 1 it is dr_grpo."),
+    ("alpha",
+     "power(alpha) multiplies the weights of dr_grpo by (1 - solve rate)^(alpha - 1): above 1 it favours hard "
+     "prompts. power_asym has both, alpha and delta."),
+    ("FADE, scale_ema",
+     "FADE is power_asym whose alpha falls as the average solve rate rises, and whose delta falls from 1 as the "
+     "average entropy falls below a target H*. scale_ema is dr_grpo times the factor by which FADE's weights are "
+     "larger, averaged over steps: its scale without its schedule."),
+    ("asym_pure_loo, baseline, reinforce, nsr",
+     "Probes of the sign alone: asym_pure_loo(r) has the masses' ratio r at equal sum; baseline(b) is reward minus "
+     "b, so that baseline(0) is reinforce (successes alone) and baseline(1) is nsr (failures alone)."),
+    ("world, head, table, regime",
+     "Prompts with K possible answers each, some of them right; the policy is one head that all prompts share, or "
+     "a table with a row per prompt, or both. A regime is one setting of learning rate (lr), staleness, "
+     "correction, optimiser, group size and world."),
+    ("solve rate, pass@k",
+     "Chance that one rollout succeeds, and that one of k does; here exact, not sampled."),
+    ("entropy",
+     "Of the policy, in nats, averaged over prompts; H_S and H_F are the entropies within successes and within "
+     "failures. A slope of H is its change per unit of log(m_S/m_F) over rules, at equal solve rate."),
+    ("rank-1 energy",
+     "Share of the largest singular value in the energy of the head's whole update, from 0 to 1: 1 means that all "
+     "learning went into one direction. Excess: above that of dr_grpo, seed by seed."),
+    ("stale by L updates",
+     "Rollouts are drawn from the head of L updates ago. The importance ratio corrects for that; the PPO clip "
+     "bounds it."),
+    ("Lambda",
+     "Learning rate times staleness times the largest eigenvalue of E[(m_F - m_S) Fisher], where Fisher is the "
+     "mean square of the score: above 1, stale updates grow by themselves."),
+    ("95% interval",
+     "Over seeds (each draws a world and its samples), Student t. Contenders share worlds and random numbers, so "
+     "differences between them are paired."),
 )
 
 
@@ -99,13 +125,14 @@ def report(scores: dict, figures: dict[str, bytes]) -> str:
 <h1 id="top">What the weights of successes and failures do to a policy: the claims, tested</h1>
 <p>Each claim below is tested in a simulated world with verifiable rewards, where entropy, solve rates and masses are
 computed exactly and every rule runs under the same dynamics: only the weights of successes and failures differ. What
-would count as holding was written down before the run.</p>
+would count as holding was written down before the run; what was changed after a look at one is said in the limits.</p>
 {_first_answer(claims)}
-<details><summary>Words used here: delta, alpha, rank-1 energy, Lambda, stale, H_S</summary>
+<details><summary>Words used here: {escape("; ".join(word for word, _ in WORDS))}</summary>
 <dl>{"".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS)}</dl></details>
+{_questions(claims)}
+<h2>The claims</h2>
 <ol class="claims">
 {"".join(_line(name, entry) for name, entry in claims.items())}</ol>
-{_questions(claims)}
 <p class="soft">Made by <code>fade-sim reproduce --{escape(scores["mode"])}</code>, version {escape(scores["version"])},
 program {escape(scores["source"])}. {_size(scores["mode"])} The numbers are also in scores.json beside this file. A toy
 world cannot settle what a language model does: see the limits of each claim.</p>
@@ -134,7 +161,7 @@ def _questions(claims: dict) -> str:
     rows = answers.questions(claims)
     if not rows:
         return ""
-    return "<h2>Asked first</h2>\n<dl>" + "".join(
+    return "<h2 id=\"asked\">Asked first</h2>\n<dl>" + "".join(
         f"<dt>{escape(question)}</dt><dd>{_code(escape(answer))}</dd>" for question, answer in rows) + "</dl>"
 
 
@@ -172,13 +199,22 @@ def _section(name: str, entry: dict, png: bytes, mode: str) -> str:
 <img src="{picture}" width="{width}" height="{height}" alt="{escape(alt)}">
 </figure>
 <h3>Verdict and reason</h3>
-<p>{escape(entry["because"])}</p>
+{_reason(name, entry)}
 {under}<h3>The numbers</h3>
 {numbers_of(entry)}
 {_list("Beside a prototype", entry["differs"])}{_list("What this cannot tell", entry["limits"])}<p class="soft">This
 claim alone: <code>fade-sim reproduce {escape(name)} --{escape(mode)}</code></p>
 <p class="top"><a href="#top">Back to the list of claims</a></p>
 </section>"""
+
+
+def _reason(name: str, entry: dict) -> str:
+    """The reason; a long one, regime by regime, is folded under the short answer."""
+    because = escape(entry["because"])
+    if len(because) <= LONG:
+        return f"<p>{because}</p>"
+    return (f"<p>{escape(answers.short(name, entry))}</p>\n<details><summary>Regime by regime</summary><p>{because}</p>"
+            "</details>")
 
 
 def _list(heading: str, items) -> str:
