@@ -10,6 +10,7 @@ from llm.judge.process import run
 
 pytestmark = needs_bwrap
 SHORT = Limits(cpu_seconds=0.6, wall_seconds=1.2, memory_mb=300)
+BUSY = SHORT._replace(wall_seconds=40)  # on a busy machine .6 s of CPU take longer than 1.2 s
 
 
 def stdin_run(source, stdin=b"", limits=SHORT):
@@ -37,9 +38,9 @@ def test_input_larger_than_a_pipe_and_unread_input():
     ("import os; os.abort()", "", 134),
 ])
 def test_ends(source, killed, code):
-    got = stdin_run(source)
+    got = stdin_run(source, limits=SHORT if killed == "wall" else BUSY)
     assert (got.killed, got.code, got.lost) == (killed, code, "") and got.ready
-    assert got.seconds < 4
+    assert got.seconds < 30  # nobody waited for the wall limit, or the sixty seconds of sleep
 
 
 def test_memory_is_counted_over_all_processes():
@@ -52,7 +53,7 @@ def test_memory_is_counted_over_all_processes():
 def test_a_limit_below_a_second_is_kept():
     """A timer in whole seconds would be off: int(.5) is 0."""
     began = time.monotonic()
-    got = stdin_run("while True: pass", limits=SHORT._replace(cpu_seconds=0.5))
-    assert got.killed == "cpu" and 0.4 < got.seconds < 1.5 and time.monotonic() - began < 3
-    got = stdin_run("import time; time.sleep(9)", limits=SHORT._replace(wall_seconds=0.5))
-    assert got.killed == "wall" and 0.4 < got.seconds < 1.5
+    got = stdin_run("while True: pass", limits=BUSY._replace(cpu_seconds=0.5))
+    assert got.killed == "cpu" and 0.4 < got.seconds and time.monotonic() - began < 30
+    got = stdin_run("import time; time.sleep(60)", limits=SHORT._replace(wall_seconds=0.5))
+    assert got.killed == "wall" and 0.4 < got.seconds < 30
