@@ -54,6 +54,6 @@ def test_a_limit_below_a_second_is_kept():
     """A timer in whole seconds would be off: int(.5) is 0."""
     began = time.monotonic()
     got = stdin_run("while True: pass", limits=BUSY._replace(cpu_seconds=0.5))
-    assert got.killed == "cpu" and 0.4 < got.seconds and time.monotonic() - began < 30
+    assert got.killed == "cpu" and got.seconds > 0.4 and time.monotonic() - began < 30
     got = stdin_run("import time; time.sleep(60)", limits=SHORT._replace(wall_seconds=0.5))
     assert got.killed == "wall" and 0.4 < got.seconds < 30
