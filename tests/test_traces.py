@@ -365,19 +365,31 @@ def table(parquet, path, columns):
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_trl_completions(tmp_path, parquet, chat):
-    # Step 9: a 1 of 3 (one None), b 0 of 4; logged again at step 10, whose rows say 10; step 100: a 4 of 4.
+    # Step 9: a 1 of 3 (one None), b 0 of 4; logged again at step 10, whose rows say 10; at step 11 an evaluation
+    # (e 1 of 2) has pushed out a and half of b; step 100: a 4 of 4.
     first = completions(9, {"a": [1.0, None, 0.0, 0.0], "b": [0.0] * 4}, chat)
+    evaluated = completions(11, {"e": [1.0, 0.0]}, chat)
     folder = tmp_path / "completions"
     table(parquet, folder / "completions_00009.parquet", first)
     table(parquet, folder / "completions_00010.parquet", {**first, "step": [10] * 8})
+    table(parquet, folder / "completions_00011.parquet", {
+        name: [11] * 4 if name == "step" else first[name][-2:] + evaluated[name] for name in first})
     table(parquet, folder / "completions_00100.parquet", completions(100, {"a": [1.0] * 4}, chat))
     for path in (tmp_path, folder):
         recording = traces.load(path)
-        assert rows_of(recording) == [(9, 1, 3), (9, 0, 4), (100, 4, 4)]
-        assert recording.prompt_id[0] == recording.prompt_id[2] != recording.prompt_id[1]
-    assert "files that repeat the completions of the one before, left out: 1" in recording.notes
+        assert rows_of(recording) == [(9, 1, 3), (9, 0, 4), (11, 1, 2), (100, 4, 4)]
+        assert recording.prompt_id[0] == recording.prompt_id[3] and len(set(recording.prompt_id)) == 3
+    assert "groups that were in the file before as well, left out: 3" in recording.notes
     assert "rollouts that were not judged, left out: 1" in recording.notes  # of two that are written
+    assert "TRL writes evaluations into the same files: where one ran, its rollouts are among these" in recording.notes
     assert rows_of(traces.load(folder / "completions_00010.parquet")) == [(10, 1, 3), (10, 0, 4)]
+
+
+@pytest.mark.parametrize("again", [[0.0, 1.0], [1.0, 0.0]])
+def test_trl_the_same_prompt_with_other_completions_is_another_group(tmp_path, parquet, again):
+    table(parquet, tmp_path / "completions_00001.parquet", completions(1, {"a": [1.0, 0.0]}))
+    table(parquet, tmp_path / "completions_00002.parquet", completions(2, {"a": again}))
+    assert rows_of(traces.load(tmp_path)) == [(1, 1, 2), (2, 1, 2)]
 
 
 def test_trl_the_column_of_the_reward(tmp_path, parquet):
@@ -406,6 +418,8 @@ def test_trl_damaged_files(tmp_path, parquet):
     write(tmp_path, whole[:-20], "completions_00001.parquet")
     write(tmp_path, whole, "completions_00002.parquet")
     assert refused(tmp_path) == f"{path}: is not a whole Parquet file"
+    message = refused(write(tmp_path, whole[:-60] + b"\xff" * 40 + whole[-20:], "completions_00001.parquet"))
+    assert message == f"{path}: is not a whole Parquet file"
     bad = bytearray(whole)
     bad[4:40] = b"\xff" * 36  # pages
     message = refused(write(tmp_path, bytes(bad), "bad.parquet"))

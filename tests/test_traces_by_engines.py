@@ -57,7 +57,7 @@ def test_trl_completions_of_a_training(tmp_path, chat):
     assert rows_of(recording) == [row for row in expected if row[2]]
     assert len(expected) == 12 and sum(4 - row[2] for row in expected) > 0
     assert f"rollouts that were not judged, left out: {sum(4 - row[2] for row in expected)}" in recording.notes
-    assert "files that repeat the completions of the one before, left out: 5" in recording.notes
+    assert "groups that were in the file before as well, left out: 10" in recording.notes
     assert len(set(recording.prompt_id)) == 6
 
 

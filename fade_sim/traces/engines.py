@@ -5,9 +5,9 @@ verl 0.9.1 (PyPI), `trainer.rollout_data_dir`: `_write_generations` of trainer/p
     fields; V1 adds uid = "{uid}_{session}_{output}", all outputs of a session with the session's reward,
     and lines that only fill the batch up, whose uid starts with "pad".
 TRL 1.16.0 (PyPI), `log_completions`: `log` of trainer/grpo_trainer.py. completions/completions_NNNNN.parquet: step,
-    prompt, completion, a column per reward function, extra columns, advantage. One file is what the last
-    generation brought: it comes again where several steps share it. TRL writes no JSON form, and its
-    evaluations write into the same files (not to be told apart).
+    prompt, completion, a column per reward function, extra columns, advantage. A file is the last rollouts, as
+    many as a generation brings: they come again where several steps share them, and an evaluation takes the
+    place of the older ones (not to be told apart). There is no JSON form.
 prime-rl, 0.6.0 to August 2026 (commit 559b447) with verifiers (commit a60a606): `FileMonitor.log_episodes` and
     `Episode.to_record`. rollouts/step_N/train/{all,effective}/traces.jsonl, an episode with its traces a line;
     0.7 and 0.8.0: a trace a line; 0.6: rollouts/step_N/train_rollouts.jsonl. The file is that of the step at which
@@ -19,7 +19,6 @@ open-instruct, August 2026 (commit e6c3044), `--save_traces`: `RolloutRecord` of
 
 import re
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,33 +92,35 @@ def _trl_files(path):
 
 
 def _trl(files, reading):
-    before = None
+    reading.notes.append("TRL writes evaluations into the same files: where one ran, its rollouts are among these")
+    before = {}
     for path in files:
-        content, found = blake2b(), []
-        for rollout, seen in _trl_file(path, reading, last=path == files[-1] and len(files) > 1):
-            found.append(rollout)
-            content.update(seen)
-        if found and content.digest() == before:
-            reading.left["files that repeat the completions of the one before"] += 1
-            reading.left[UNJUDGED] -= sum(rollout.success is None for rollout in found)
-            continue
-        before = content.digest()
-        yield from found
+        groups = {}
+        for rollout, content in _trl_file(path, reading, last=path == files[-1] and len(files) > 1):
+            groups.setdefault(rollout.prompt, []).append((rollout, content))
+        for prompt, rows in groups.items():
+            old = [content for _, content in before.get(prompt, ())]
+            if old[-len(rows):] == [content for _, content in rows]:  # an evaluation pushes the first ones out
+                reading.left["groups that were in the file before as well"] += 1
+                reading.left[UNJUDGED] -= sum(rollout.success is None for rollout, _ in rows)
+            else:
+                yield from (rollout for rollout, _ in rows)
+        before = groups
 
 
 def _trl_file(path, reading, last):
-    """(rollout, what tells it from others) of each row."""
+    """(rollout, its completion and verdict) of each row."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise InputError(f"{path}: is a Parquet file and needs pyarrow: pip install pyarrow") from None
+    if last and not _whole_parquet(path):
+        reading.notes.append(f"{path}: the last file is cut off (a killed run?): left out")
+        return
     try:
         file = pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        if last and not isinstance(error, PermissionError):
-            reading.notes.append(f"{path}: the last file is cut off (a killed run?): left out")
-            return
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError):
         raise InputError(f"{path}: is not a whole Parquet file") from None
     with file:
         name, columns = _trl_columns(path, file.schema_arrow, reading)
@@ -128,15 +129,20 @@ def _trl_file(path, reading, last):
             for batch in file.iter_batches(batch_size=256, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    prompt = digest(row["prompt"])
                     try:
-                        rollout = Rollout(prompt, reading.judge(name, row[name]), whole("step", row["step"]),
-                                          entropy=entropy(row))
+                        rollout = Rollout(digest(row["prompt"]), reading.judge(name, row[name]),
+                                          whole("step", row["step"]), entropy=entropy(row))
                     except InputError as error:
                         raise InputError(f"{path}: row {number}: {error}") from None
-                    yield rollout, f"{prompt} {digest(row['completion'])} {rollout.success};".encode()
+                    yield rollout, (digest(row["completion"]), rollout.success)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError):
             raise InputError(f"{path}: row {number + 1}: cannot be read (a damaged file?)") from None
+
+
+def _whole_parquet(path) -> bool:
+    with open(path, "rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 4))
+        return stream.read(4) == b"PAR1"
 
 
 def _trl_columns(path, schema, reading):
@@ -177,7 +183,7 @@ def _prime_files(path):
 
 
 def _prime(files, reading):
-    if any(path.parent.name == "effective" for path in files):
+    if any(path.absolute().parent.name == "effective" for path in files):
         reading.notes.append("effective rollouts only: those that failed, were stale or not admitted are not in them")
     for path in (path.absolute() for path in files):
         step = next((int(part[5:]) for part in reversed(path.parts) if re.fullmatch(rf"step_{_STEP}", part)), None)
