@@ -216,7 +216,7 @@ def test_it_learns(tmp_path):
     trainer, _ = trained(tmp_path, FADE, max_steps=80, learning_rate=0.3)
     rate = logged(trainer, "solve_rate")
     assert np.mean(rate[-10:]) > np.mean(rate[:10]) + 0.2
-    assert logged(trainer, "delta")[0] > 0.5 and logged(trainer, "delta")[-1] == 0.3  # entropy falls, failures weigh more
+    assert logged(trainer, "delta")[0] > 0.5 and logged(trainer, "delta")[-1] == 0.3  # entropy falls
 
 
 # --- evaluation, checkpoints -----------------------------------------------------------------------------
