@@ -130,9 +130,8 @@ def test_trainer_names_no_rule():
         assert not words & names, path
 
 
-def test_engines_are_imported_by_their_adapter_alone():
-    for engine in ("trl", "verl"):
-        assert set(offenders(under("llm"), [engine])) <= {f"llm/adapters/{engine}.py"}
+def test_an_engine_is_imported_by_its_adapter_alone():
+    assert set(offenders(FILES, ["trl"])) == {"llm/adapters/trl.py"}
 
 
 def test_theory_and_simulator_know_nothing_of_each_other():

@@ -5,6 +5,7 @@ processes and before any filter, else phat is not the solve rate and processes d
 """
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -207,7 +208,10 @@ def _contender(method, group_size: int) -> tuple[str, Method, controller.State]:
     elif isinstance(method, str) and "(" in method:
         return _contender(parse(method), group_size)
     else:
-        found = config.load(method, size)
+        raw, where = config.read_toml(method)
+        if idle := [f"[{key}]" for key in raw if key not in ("name", "method", "controller", "compare")]:
+            warnings.warn(f"{where}: {', '.join(idle)} not read here: the engine has its own settings", stacklevel=4)
+        found = config.resolve(raw, size, where)
     if len(found.contenders) != 1:
         labels = ", ".join(c.label for c in found.contenders)
         raise InputError(f"{method}: holds {len(found.contenders)} rules ({labels}), expected one")

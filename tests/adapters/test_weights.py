@@ -50,6 +50,7 @@ def test_interleaved_prompts_are_not_mixed():
     assert Weights("dr_grpo", 2).step([1, 1, 0, 1], [0, 1, 0, 1]).advantages.tolist() == [0.5, 0, -0.5, 0]
 
 
+@pytest.mark.filterwarnings("ignore:.*not read here")  # two of the files set how groups are drawn
 @pytest.mark.parametrize("name", METHODS)
 def test_every_shipped_method_weighs_as_the_core_does(name):
     """The adapter adds nothing to a rule. Groups: hard, even, all-pass, all-fail, easy."""
@@ -185,3 +186,13 @@ def test_labels_files_and_methods(tmp_path):
     ways = ("power_asym(alpha=2, delta=.5)", path, make("power_asym", alpha=2, delta=0.5),
             {"name": "power_asym", "alpha": 2, "delta": 0.5})
     assert len({(Weights(way, 8).method, Weights(way, 8).label) for way in ways}) == 1
+
+
+def test_sections_of_a_file_that_are_the_engines_business_are_said(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[method]\nname = 'rloo'\n[train]\nstaleness = 20\n[model]\nlr = 1\n")
+    with pytest.warns(UserWarning, match=r"^mine.toml: \[train\], \[model\] not read here: the engine has its own"):
+        assert Weights(path, 4).label == "rloo"
+    path.write_text("[method]\nname = 'rloo'\n[train]\nstalness = 20\n")
+    with pytest.warns(UserWarning), pytest.raises(InputError, match="unknown key 'stalness'"):
+        Weights(path, 4)
