@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fade_sim import config
-from fade_sim.advantage import BatchStats, Method, controller, parse, step_table
+from fade_sim.advantage import RULES, BatchStats, Method, controller, parse, step_table
 from fade_sim.diagnostics import pass_at_k
 from fade_sim.errors import InputError
 from fade_sim.store import to_json, write_atomic
@@ -204,6 +204,8 @@ def _contender(method, group_size: int) -> tuple[str, Method, controller.State]:
         raw = {"method": table, "controller": table.pop("controller", {})}
         if "name" not in table:
             raise InputError("method: name is missing, expected a table such as {\"name\": ...}")
+        if table["name"] in RULES and RULES[table["name"]].mixed_only:
+            raw["train"] = {"dynamic_sampling": True}  # that groups are resampled is for the engine to see to
         found = config.resolve(raw, size, "method")
     elif isinstance(method, str) and "(" in method:
         return _contender(parse(method), group_size)

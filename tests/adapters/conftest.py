@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("trl") else ["tiny_trl.py"]
+collect_ignore = [f"tiny_{engine}.py" for engine in ("trl", "verl") if not find_spec(engine)]
