@@ -215,6 +215,7 @@ def test_fade_through_the_loop_of_verl(tmp_path, cluster):
         assert row[f"{PREFIX}sign_ratio"] == pytest.approx(delta)
         assert sum(value for name, value in row.items() if "mass_by_solve_rate" in name) == pytest.approx(1)
     assert len(set(deltas)) == 5 and max(deltas) < 1  # the schedule moved
+    assert adapter._WEIGHED.get() is None  # nothing is left for the next caller of an estimator
 
 
 def test_entropy_is_a_mean_over_tokens_whatever_the_loss_divides_by(tmp_path, cluster):
@@ -244,6 +245,7 @@ def test_a_run_that_goes_on_ends_the_same(tmp_path, cluster, mode):
     state = json.loads((tmp_path / "cut/checkpoints/global_step_3" / STATE).read_text())
     assert state["controller"]["step"] == 3 and state["controller"]["phat"] == near(rows[3][f"{PREFIX}phat"])
     second, after = tiny.train(tmp_path / "cut", "fade", *more, mode=mode, steps=6)
+    assert type(whole.replay_buffer).__name__ == f"ReplayBuffer{'' if mode == 'sync' else 'Async'}"  # verl's own choice
     assert sorted(after) == [4, 5, 6]
     for step in after:
         mine = {k: v for k, v in after[step].items() if k.startswith(PREFIX)}
@@ -426,7 +428,7 @@ def test_a_setting_beside_the_rule_is_said(rule, more, message):
 
 @pytest.mark.slow
 def test_the_command_of_verl_refuses_in_its_own_process(tmp_path):
-    """python -m verl.trainer.main_ppo: the trainer is found in the process that Ray starts, and looks at the settings."""
+    """The trainer is found in the process that Ray starts, and looks at the settings there."""
     installed()
     more = ["algorithm.filter_groups.enable=True", "ray_kwargs.ray_init.num_cpus=8", f"hydra.run.dir={tmp_path}",
             "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]

@@ -92,9 +92,10 @@ class Sampler:
             for session in range(n):
                 if not validate and (prompt, session) in self.lost:
                     continue
-                reward = float("nan") if (prompt, session) in self.unjudged else float(session < right)
+                verdict = float("nan") if (prompt, session) in self.unjudged else float(session < right)
                 for output in range(self.outputs):
                     keys.append(f"{uid}_{session}_{output}")
+                    reward = verdict if output == self.outputs - 1 else 0.0  # the last output is the answer
                     fields.append(self.answer(prompt, session, output, reward) | {
                         "uid": uid, "data_source": "sums", "reward_model": {"ground_truth": str(prompt + 1)}})
                     size = len(fields[-1]["input_ids"])
@@ -107,11 +108,11 @@ class Sampler:
 
     @staticmethod
     def answer(prompt: int, session: int, output: int, reward: float) -> dict:
-        """Failures are longer than successes, and later outputs than earlier ones."""
+        """Failures are longer than successes, later outputs than earlier ones; the last token is a tool's."""
         length = 1 + session + output + (0 if reward == 1 else 2)
-        prompts, responses = torch.tensor([2 + prompt, 12, 13]), torch.arange(2, 2 + length)
-        ids, mask = torch.cat([prompts, responses]), torch.ones(length, dtype=torch.int64)
-        scores = torch.zeros(length)
+        prompts, responses = torch.tensor([2 + prompt, 12, 13]), torch.arange(2, 3 + length)
+        ids, mask = torch.cat([prompts, responses]), torch.ones(length + 1, dtype=torch.int64)
+        mask[-1], scores = 0, torch.zeros(length + 1)
         scores[-1] = reward
         return {"prompts": prompts, "responses": responses, "input_ids": ids, "response_mask": mask,
                 "loss_mask": mask, "attention_mask": torch.ones_like(ids), "position_ids": torch.arange(len(ids)),
