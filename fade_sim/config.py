@@ -48,7 +48,7 @@ class Config(msgspec.Struct, frozen=True):
 
 _CONTROLLER_KEYS = ("rate", "h_star", "relative", "delta_min", "alpha_max", "ablation", "ema_literal", "horizon")
 _SECTIONS = ("name", "method", "controller", "train", "world", "compare", "regime")
-TRAINER_SECTIONS = ("model", "data", "reward", "rollout", "loss", "parallel", "probe", "pretrain")
+TRAINER_SECTIONS = ("model", "data", "reward", "rollout", "loss", "parallel", "probe", "pretrain", "cluster")
 
 
 def load(source: str | Path | None = None, overrides: dict[str, Any] | None = None) -> Config:

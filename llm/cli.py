@@ -10,7 +10,7 @@ from fade_sim.errors import InputError, nearest
 from llm.datasets import SOURCES
 
 COMMANDS = ("check", "import", "pretrain", "train", "sweep", "compare", "eval", "rollout", "spectrum", "judge",
-            "data", "overlap")
+            "data", "overlap", "graduate")
 
 _JUDGE = """Runs programs on the tests of their problems, each test in a sandbox of its own, and prints a verdict for
 each. A line of FILE is one problem with its "solution" (or a list, "solutions"), in one of three forms:
@@ -149,6 +149,23 @@ def build_parser() -> Parser:
     overlap.add_argument("--share", type=_share, default=0.5, metavar="X",
                          help="share of its phrases in one training problem that makes a near copy (default 0.5)")
     overlap.add_argument("--clean", metavar="FILE.jsonl", help="also write the training problems without them")
+
+    graduate = sub.add_parser("graduate", allow_abbrev=False, help="a plan and an engine's files for 7B and 32B runs",
+                              description="The rule of a config on a large model and a cluster: memory, time and age "
+                              "of the rollouts on one page (plan.md), and the config and launch script of an engine. "
+                              "Everything but the rule is the model's base, see llm/configs/paper. Any setting: "
+                              "--cluster.gpu h200 --train.group_size 16 ...")
+    graduate.add_argument("config", help="TOML file or name of a shipped config: its rule and controller are taken")
+    for name, what in (("engine", "verl, or trl (one node)"), ("model", "qwen2.5-7b or cwm-32b")):
+        graduate.add_argument(f"--{name}", required=True, metavar=name.upper(), help=what)
+    graduate.add_argument("--nodes", type=_count, metavar="N", help="nodes in all (default: those of the base)")
+    graduate.add_argument("--out", metavar="DIR", help="folder to create (default: runs/<name>-<n>)")
+    graduate.add_argument("--forecast", metavar="RUN", help="run folder of fade-sim run --solve-rates: the schedule to "
+                          "expect")
+    graduate.add_argument("--base", metavar="FILE", help="your own copy of the model's base (default: paper/<model>)")
+    graduate.add_argument("--rule", help="label of the rule, where the config compares several")
+    graduate.add_argument("--regime", help="name of the base's regime (default: the one with N nodes)")
+    graduate.add_argument("--dry-run", action="store_true", help="print plan and files, write nothing")
     parser.choices = sub.choices
     return parser
 
@@ -199,7 +216,7 @@ def parse(argv: list[str]):
     if command and not command.startswith("-") and command not in COMMANDS:
         raise InputError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     free: dict[str, str] = {}
-    if command in ("pretrain", "train", "sweep", "eval", "rollout"):
+    if command in ("pretrain", "train", "sweep", "eval", "rollout", "graduate"):
         argv, free = split_options(argv, lambda key: "." in key)
     args, extra = parser.parse_known_args(argv)
     if extra:

@@ -1,6 +1,7 @@
 """Configs as the trainer reads them: rule, controller and dynamics as the simulator does, its own sections beside."""
 
 import math
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from fade_sim import config
 from fade_sim.advantage import controller, describe
 from fade_sim.errors import InputError, nearest
 from fade_sim.settings import Train
-from llm.settings import SECTIONS, Data, Loss, Model, Parallel, Pretrain, Probe, Reward, Rollout
+from llm.settings import SECTIONS, Cluster, Data, Loss, Model, Parallel, Pretrain, Probe, Reward, Rollout
 
 # Keys of [train] that only the simulator has. `seeds`, `lr` and `lr_table` have no counterpart here.
-_SIMULATOR_KEYS = ("mode", "lr", "lr_table", "match", "seeds")
+SIMULATOR_KEYS = ("mode", "lr", "lr_table", "match", "seeds")
 
 _REWARD_KEYS = {  # keys of [reward] that one verifier alone reads
     "code": ("program", "cpu_seconds", "wall_seconds", "memory_mb", "processes", "slots", "unsafe_local"),
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     parallel: Parallel
     probe: Probe
     pretrain: Pretrain
+    cluster: Cluster
     notes: tuple[str, ...]
     raw: dict[str, Any]  # loading it again gives this same run
 
@@ -50,7 +52,13 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
     of several [[compare]] and [[regime]] rows. Raises InputError, one line, on anything unknown or out
     of range, and on settings that only the simulator can honour.
     """
-    raw, where = config.read_toml(shipped().get(str(source), source) if not Path(source).is_file() else source)
+    raw, where = read(source)
+    return resolve(raw, where, overrides, rule=rule, regime=regime, alone=alone)
+
+
+def resolve(raw: dict[str, Any], where: str, overrides: dict[str, Any] | None = None, *, rule: str | None = None,
+            regime: str | None = None, alone: bool = False) -> Settings:
+    """`load`, of tables that have been read; `where` names them in messages."""
     _refuse_misplaced(raw, where)
     given = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] in SECTIONS}
     overrides = {key: value for key, value in (overrides or {}).items() if key not in given}
@@ -58,7 +66,8 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
         _refuse_foreign(dotted)
     shared = {key: value for key, value in raw.items() if key not in SECTIONS}
     if alone:  # the rule does not matter: eval, pretrain
-        shared = {key: value for key, value in shared.items() if key not in ("compare", "regime")}
+        several = isinstance(shared.get("regime"), list) and len(shared["regime"]) > 1
+        shared = {key: value for key, value in shared.items() if key != "compare" and not (several and key == "regime")}
     cfg = config.resolve(shared, overrides, where)
     contender = _pick(cfg.contenders, rule, "label", "rule", where)
     chosen = _pick(cfg.regimes, regime, "name", "regime", where)
@@ -66,8 +75,10 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
     sections = {name: _section(raw.get(name, {}), row.get(name, {}), given, name, where) for name in SECTIONS}
     _check(chosen.train, sections, contender, where)
     notes = tuple(n for n in cfg.notes) + _notes(raw, chosen)
+    if sections["cluster"] != Cluster():
+        notes += ("[cluster]: read by fade-llm graduate, not by the trainer",)
     row = next(r for r in cfg.raw["compare"] if r["label"] == contender.label)
-    train = {k: v for k, v in msgspec.to_builtins(chosen.train).items() if k not in _SIMULATOR_KEYS}
+    train = {k: v for k, v in msgspec.to_builtins(chosen.train).items() if k not in SIMULATOR_KEYS}
     out = {"name": cfg.name, "compare": [row], "regime": [{"name": chosen.name, "train": train}]}
     for name, section in sections.items():
         out[name] = {k: v for k, v in msgspec.to_builtins(section).items() if v is not None}
@@ -76,7 +87,7 @@ def load(source: str | Path, overrides: dict[str, Any] | None = None, *, rule: s
 
 def cells(source: str | Path, overrides: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """(regime, rule label) of every combination that a config holds; the settings of each come from `load`."""
-    raw, where = config.read_toml(shipped().get(str(source), source) if not Path(source).is_file() else source)
+    raw, where = read(source)
     shared = {key: value for key, value in raw.items() if key not in SECTIONS}
     own = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] not in SECTIONS}
     cfg = config.resolve(shared, own, where)
@@ -84,9 +95,19 @@ def cells(source: str | Path, overrides: dict[str, Any] | None = None) -> list[t
 
 
 def shipped() -> dict[str, Path]:
-    """Name -> path of the configs of this package."""
+    """Name -> path of the configs of this package; those of the paper's experiments are called paper/..."""
     root = Path(str(resources.files("llm") / "configs"))
-    return {path.stem: path for path in sorted(root.glob("*.toml"))}
+    return {str(path.relative_to(root).with_suffix("").as_posix()): path for path in sorted(root.rglob("*.toml"))}
+
+
+def read(source: str | Path) -> tuple[dict[str, Any], str]:
+    """(tables of a TOML file or shipped config, its name for messages). A file wins over a name."""
+    if not os.path.isfile(source):
+        known = {**config.shipped(), **shipped()}
+        if str(source) not in known:
+            raise InputError(f"{source}: no such config file{nearest(str(source), known)}")
+        source = known[str(source)]
+    return config.read_toml(source)
 
 
 def check_config(source: str) -> str:
@@ -95,7 +116,7 @@ def check_config(source: str) -> str:
     Raises InputError as `fade_sim.config.load` does.
     """
     lines = []
-    raw, where = config.read_toml(shipped().get(source, source))
+    raw, where = read(source)
     _refuse_misplaced(raw, where)
     for contender in config.resolve({k: v for k, v in raw.items() if k not in SECTIONS}, {}, where).contenders:
         about = describe(contender.method)
@@ -153,7 +174,7 @@ def _refuse_foreign(dotted: str) -> None:
     known = [*SECTIONS, "train", "method", "controller"]
     if section not in known:
         raise InputError(f"unknown override --{dotted}{nearest(section, known)}")
-    if section == "train" and key in _SIMULATOR_KEYS:
+    if section == "train" and key in SIMULATOR_KEYS:
         instead = {"lr": "; the model's step is --model.lr", "seeds": "; a run has one seed, --train.seed"}.get(key, "")
         raise InputError(f"--{dotted} is the simulator's{instead}")
 
@@ -203,7 +224,7 @@ def _check(train: Train, sections: dict, contender, where: str) -> None:
 def _notes(raw: dict, regime) -> tuple[str, ...]:
     """What of the file is not used here."""
     tables = [raw.get("train", {}), *(row.get("train", {}) for row in raw.get("regime", []))]
-    idle = [f"train.{k}" for k in _SIMULATOR_KEYS if any(k in t for t in tables)]
+    idle = [f"train.{k}" for k in SIMULATOR_KEYS if any(k in t for t in tables)]
     if "world" in raw or any("world" in row for row in raw.get("regime", [])):
         idle.append("[world]")
     return (f"{', '.join(idle)}: the simulator's, not read here (the model's step is model.lr)",) if idle else ()

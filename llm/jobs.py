@@ -292,6 +292,13 @@ def overlap(args, free: dict[str, str]) -> int:
                      Path(args.clean) if args.clean else None)
 
 
+def graduate(args, free: dict[str, str]) -> None:
+    """The plan of a 7B or 32B run, and the files of the engine that runs it."""
+    from llm.graduate import command
+
+    command.run(args, _overrides(free))
+
+
 # --- what they share -----------------------------------------------------------------------------------
 
 

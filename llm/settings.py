@@ -132,7 +132,28 @@ class Pretrain(Section):
     seed: Whole = 0
 
 
+class Cluster(Section):
+    """Where a large model trains, for `fade-llm graduate`; the trainer of this package does not read it."""
+
+    nodes: Count = 1
+    trainer_nodes: Whole = 0  # of them, the others sample; 0: all train and sample in turn
+    gpus_per_node: Count = 8
+    gpu: Literal["a100", "h100", "h200"] = "h100"
+    sequence_parallel: Count = 1  # GPUs that share a sequence in training
+    tensor_parallel: Count = 1  # GPUs that share a layer in sampling
+    sync_updates: Count = 1  # updates between two copies of the weights to the samplers
+    tokens_per_gpu: Count = 16384  # of one forward and backward pass
+    prompt_tokens: Count = 1024  # longest prompt
+    mean_tokens: Whole = 0  # mean length of an answer, assumed; 0: half of rollout.max_tokens
+    offload: bool = False  # float32 weights and Adam's moments stay in the memory of the host
+    # assumed shares: of the peak operations that training reaches, of the peak operations or traffic that decoding
+    # reaches, of the memory that the sampler may fill
+    mfu: Annotated[float, Meta(gt=0, lt=1)] = 0.4
+    decode_share: Annotated[float, Meta(gt=0, lt=1)] = 0.6
+    sampler_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.85
+
+
 SECTIONS: dict[str, type[Section]] = {
     "model": Model, "data": Data, "reward": Reward, "rollout": Rollout, "loss": Loss, "parallel": Parallel,
-    "probe": Probe, "pretrain": Pretrain,
+    "probe": Probe, "pretrain": Pretrain, "cluster": Cluster,
 }
